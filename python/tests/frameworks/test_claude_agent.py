@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import atexit
+import functools
 import inspect
 import json
 import os
+import shutil
 import tempfile
 import threading
 import uuid
@@ -39,7 +41,7 @@ from mcp.types import ToolAnnotations
 
 from govnode.adapters.claude_agent import GovnodeClient, GovnodeHooks, governed_query
 
-PREFIX = "mcp__tests__"
+PREFIX = "mcp__tools__"
 ONE: Script = [[("shell", {"command": "ls"})], "done"]
 SPAWN = [("Agent", {"description": "d", "prompt": "go", "subagent_type": "sub", "run_in_background": False})]
 SUBAGENT: Any = {
@@ -52,15 +54,16 @@ SUBAGENT: Any = {
 class Provider:
     """Streams the next turn of a script to each request that offers a tool of ours, and a word to all others."""
 
-    def __init__(self, script: Script) -> None:
-        turns, lock = iter(enumerate(script)), threading.Lock()
+    def __init__(self) -> None:
+        scripts: list[Iterator[Any]] = []
+        lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 sent = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
                 ours = any(t.get("name", "").startswith(PREFIX) for t in sent.get("tools", []))
                 with lock:
-                    n, step = next(turns) if ours else (0, "ok")
+                    n, step = next(scripts[int(self.path.split("/")[1])]) if ours else (0, "ok")
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.end_headers()
@@ -76,13 +79,19 @@ class Provider:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self._scripts = scripts
+        self._url = f"http://127.0.0.1:{server.server_address[1]}"
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def url(self, script: Script) -> str:
+        self._scripts.append(iter(enumerate(script)))
+        return f"{self._url}/{len(self._scripts) - 1}"
+
+
+@functools.cache
+def provider() -> Provider:
+    return Provider()
 
 
 def events(n: int, step: Any) -> Iterator[dict[str, Any]]:
@@ -118,10 +127,24 @@ def plain(name: str) -> str:
     return name.removeprefix(PREFIX)
 
 
-@contextlib.contextmanager
-def scripted(script: Script, function: Callable[..., Any], **others: Any) -> Iterator[Any]:
+def scripted_model(script: Script) -> dict[str, Any]:
     """Options with which the CLI knows of no account, no settings and no server but the scripted one."""
+    home = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    callers = {n: "" for n in os.environ if n.startswith(("ANTHROPIC", "CLAUDE"))}
+    env = {
+        "HOME": home,
+        "CLAUDE_CONFIG_DIR": home,
+        "ANTHROPIC_BASE_URL": provider().url(script),
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+    }
+    model = {"model": "scripted", "system_prompt": "none", "tools": [], "setting_sources": []}
+    return {**model, "env": {**callers, **env}, "cwd": home}
 
+
+def scripted(script: Script, function: Callable[..., Any], **others: Any) -> ClaudeAgentOptions:
     # The CLI runs side by side what only reads.
     @tool("shell", "Pretends to run a command.", {"command": str}, annotations=ToolAnnotations(readOnlyHint=True))
     async def shell(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -129,31 +152,9 @@ def scripted(script: Script, function: Callable[..., Any], **others: Any) -> Ite
         text = await answer if inspect.isawaitable(answer) else answer
         return {"content": [{"type": "text", "text": text}]}
 
-    provider = Provider(script)
-    callers = {n: os.environ.pop(n) for n in list(os.environ) if n.startswith(("ANTHROPIC", "CLAUDE"))}
-    try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-            given: dict[str, Any] = {
-                "env": {
-                    "HOME": home,
-                    "CLAUDE_CONFIG_DIR": home,
-                    "ANTHROPIC_BASE_URL": provider.url,
-                    "ANTHROPIC_API_KEY": "none",
-                    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-                    "DISABLE_AUTOUPDATER": "1",
-                },
-                "cwd": home,
-                "model": "scripted",
-                "system_prompt": "none",
-                "setting_sources": [],
-                "tools": [],
-                "mcp_servers": {"tests": create_sdk_mcp_server("tests", tools=[shell])},
-                "allowed_tools": [PREFIX + "shell"],
-            }
-            yield ClaudeAgentOptions(**{**given, **others})
-    finally:
-        os.environ.update(callers)
-        provider.close()
+    servers = {"tools": create_sdk_mcp_server("tools", tools=[shell])}
+    ours = {"mcp_servers": servers, "allowed_tools": [PREFIX + "shell"]}
+    return ClaudeAgentOptions(**{**scripted_model(script), **ours, **others})
 
 
 async def seen(messages: Any) -> Seen:
@@ -178,12 +179,12 @@ class ClaudeAgent(Driver):
     threads = False  # a tool is a coroutine function
 
     async def ago(self, session: Any, script: Script, tool: Any, mode: str, **options: Any) -> Seen:
-        with scripted(script, tool) as given:
-            if mode == "stream":
-                return await seen(governed_query(prompt="go", options=given, session=session, names=plain, **options))
-            async with GovnodeClient(given, session, names=plain, **options) as client:
-                await client.query("go")
-                return await seen(client.receive_response())
+        given = scripted(script, tool)
+        if mode == "stream":
+            return await seen(governed_query(prompt="go", options=given, session=session, names=plain, **options))
+        async with GovnodeClient(given, session, names=plain, **options) as client:
+            await client.query("go")
+            return await seen(client.receive_response())
 
 
 DRIVER = ClaudeAgent()
@@ -194,8 +195,8 @@ class TestClaudeAgent(Laws):
 
     def test_denial_is_an_error(self, session: govnode.Session) -> None:
         async def scenario() -> list[Any]:
-            with scripted(SCRIPT, Tool().function) as options:
-                return [m async for m in governed_query(prompt="go", options=options, session=session)]
+            options = scripted(SCRIPT, Tool().function)
+            return [m async for m in governed_query(prompt="go", options=options, session=session)]
 
         users = [m for m in asyncio.run(scenario()) if isinstance(m, UserMessage)]
         assert [bool(b.is_error) for m in users for b in m.content] == [False, True]
@@ -214,8 +215,8 @@ class TestClaudeAgent(Laws):
             return session
 
         async def scenario() -> None:
-            with scripted(ONE, shell) as options:
-                await seen(governed_query(prompt="go", options=options, session=session_of))
+            options = scripted(ONE, shell)
+            await seen(governed_query(prompt="go", options=options, session=session_of))
 
         asyncio.run(scenario())
         assert [(c.tool, c.call_id) for c in calls] == [(PREFIX + "shell", f"{of[0]}/toolu_0_0")]
@@ -228,8 +229,8 @@ class TestClaudeAgent(Laws):
             return client.session(f"{session.id}-{name}", agent="tester", policy="plain")
 
         async def one(id: str) -> None:
-            with scripted(ONE, Tool().function, session_id=id) as options:
-                await seen(governed_query(prompt="go", options=options, session=of))
+            options = scripted(ONE, Tool().function, session_id=id)
+            await seen(governed_query(prompt="go", options=options, session=of))
 
         for id in ids:
             asyncio.run(one(id))
@@ -345,30 +346,30 @@ class TestClaudeAgent(Laws):
     def test_interrupt_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()
-            with scripted([*ONE, "more"], endless(started)) as options:
-                async with GovnodeClient(options, session) as client:
-                    await client.query("go")
-                    reader = asyncio.create_task(seen(client.receive_response()))
-                    await asyncio.wait_for(started.wait(), 30)
-                    assert len(session.read().open_calls) == 1
-                    await client.interrupt()
-                    await reader
-                    await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
-                    await client.query("go on")
-                    assert (await seen(client.receive_response())).final == "done"
+            options = scripted([*ONE, "more"], endless(started))
+            async with GovnodeClient(options, session) as client:
+                await client.query("go")
+                reader = asyncio.create_task(seen(client.receive_response()))
+                await asyncio.wait_for(started.wait(), 30)
+                assert len(session.read().open_calls) == 1
+                await client.interrupt()
+                await reader
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+                await client.query("go on")
+                assert (await seen(client.receive_response())).final == "done"
 
         asyncio.run(scenario())
 
     def test_query_that_is_closed_early_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
-            with scripted(ONE, endless(asyncio.Event())) as options:
-                messages = governed_query(prompt="go", options=options, session=session)
-                async for message in messages:
-                    if isinstance(message, AssistantMessage):
-                        break
-                await asyncio.to_thread(eventually, lambda: len(session.read().open_calls) == 1)
-                await messages.aclose()
-                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+            options = scripted(ONE, endless(asyncio.Event()))
+            messages = governed_query(prompt="go", options=options, session=session)
+            async for message in messages:
+                if isinstance(message, AssistantMessage):
+                    break
+            await asyncio.to_thread(eventually, lambda: len(session.read().open_calls) == 1)
+            await messages.aclose()
+            await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
 
         session.open()
         asyncio.run(scenario())
@@ -376,21 +377,22 @@ class TestClaudeAgent(Laws):
     def test_cli_that_is_killed_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()
-            with scripted(ONE, endless(started)) as options:
-                async with GovnodeClient(options, session) as client:
-                    await client.query("go")
-                    await asyncio.wait_for(started.wait(), 30)
-                    client._transport._process.kill()
-                    with pytest.raises(Exception, match="exit code"):
-                        await seen(client.receive_response())
-                    await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+            options = scripted(ONE, endless(started))
+            async with GovnodeClient(options, session) as client:
+                await client.query("go")
+                await asyncio.wait_for(started.wait(), 30)
+                client._transport._process.kill()
+                with pytest.raises(Exception, match="exit code"):
+                    await seen(client.receive_response())
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
 
         asyncio.run(scenario())
 
     def test_hooks_of_a_plain_client(self, session: govnode.Session) -> None:
         async def scenario() -> Seen:
-            with scripted(SCRIPT, tool.function) as options, GovnodeHooks(session) as hooks:
-                async with ClaudeSDKClient(hooks.govern(options)) as client:
+            with GovnodeHooks(session) as hooks:
+                options = hooks.govern(scripted(SCRIPT, tool.function))
+                async with ClaudeSDKClient(options) as client:
                     await client.query("go")
                     return await seen(hooks.watch(client.receive_response()))
 
@@ -407,10 +409,15 @@ class TestClaudeAgent(Laws):
             nonlocal running, most
             running += 1
             most = max(most, running)
-            await asyncio.sleep(0.02)
+            await asyncio.to_thread(eventually, lambda: held.is_set() or (most == 2 and waiting()))
+            held.set()
             running -= 1
             return "ok"
 
+        def waiting() -> bool:  # a third call, while two run
+            return any(c.waiting for c in session.read().open_calls)
+
+        held = threading.Event()
         script: Script = [[("shell", {"command": str(i)}) for i in range(6)], "done"]
         result = self.go(session, script, shell, wait=60)
         assert result.model_saw == ["ok"] * 6
@@ -441,15 +448,15 @@ class TestClaudeAgent(Laws):
     def test_subagent_that_is_interrupted_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()
-            with scripted([SPAWN, *ONE], endless(started), **SUBAGENT) as options:
-                async with GovnodeClient(options, session) as client:
-                    await client.query("go")
-                    reader = asyncio.create_task(seen(client.receive_response()))
-                    await asyncio.wait_for(started.wait(), 30)
-                    assert len(session.read().open_calls) == 2
-                    await client.interrupt()
-                    await reader
-                    await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+            options = scripted([SPAWN, *ONE], endless(started), **SUBAGENT)
+            async with GovnodeClient(options, session) as client:
+                await client.query("go")
+                reader = asyncio.create_task(seen(client.receive_response()))
+                await asyncio.wait_for(started.wait(), 30)
+                assert len(session.read().open_calls) == 2
+                await client.interrupt()
+                await reader
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
 
         asyncio.run(scenario())
 
@@ -459,15 +466,15 @@ class TestClaudeAgent(Laws):
                 client.signal("KILL", session_id=session.id, reason="enough")
                 return ""
 
-            with scripted([ONE[0], ONE[0], "never", "never"], shell) as options:
-                async with GovnodeClient(options, session) as other:
-                    for asked in (True, False):
-                        await other.query("go")
-                        result = [m async for m in other.receive_response()][-1]
-                        assert isinstance(result, ResultMessage)
-                        assert result.result != "never"
-                        assert (result.num_turns > 0) == asked
-                    assert "enough" in (result.result or "")
+            options = scripted([ONE[0], ONE[0], "never", "never"], shell)
+            async with GovnodeClient(options, session) as other:
+                for asked in (True, False):
+                    await other.query("go")
+                    result = [m async for m in other.receive_response()][-1]
+                    assert isinstance(result, ResultMessage)
+                    assert result.result != "never"
+                    assert (result.num_turns > 0) == asked
+                assert "enough" in (result.result or "")
 
         asyncio.run(scenario())
 
@@ -475,13 +482,13 @@ class TestClaudeAgent(Laws):
         """The client can be asked again: what it reads then is of the next run."""
 
         async def scenario() -> None:
-            with scripted([*SCRIPT[1:2], "done"], Tool().function) as options:
-                async with GovnodeClient(options, session, on_denied="raise") as client:
-                    await client.query("go")
-                    with pytest.raises(PolicyViolationError, match="rm -rf"):
-                        await seen(client.receive_response())
-                    await client.query("go on")
-                    assert (await seen(client.receive_response())).final == "done"
+            options = scripted([*SCRIPT[1:2], "done"], Tool().function)
+            async with GovnodeClient(options, session, on_denied="raise") as client:
+                await client.query("go")
+                with pytest.raises(PolicyViolationError, match="rm -rf"):
+                    await seen(client.receive_response())
+                await client.query("go on")
+                assert (await seen(client.receive_response())).final == "done"
 
         asyncio.run(scenario())
 
@@ -492,7 +499,7 @@ class TestClaudeAgent(Laws):
 
     def test_tool_that_gives_permissions_is_refused(self, session: govnode.Session) -> None:
         with pytest.raises(ValueError, match="permission_prompt_tool_name"):
-            GovnodeHooks(session).govern(ClaudeAgentOptions(permission_prompt_tool_name="mcp__tests__ask"))
+            GovnodeHooks(session).govern(ClaudeAgentOptions(permission_prompt_tool_name="mcp__tools__ask"))
 
     def test_hook_may_take_longer_than_it_waits(self, session: govnode.Session) -> None:
         """The CLI denies what a hook has not answered in time, by itself after a minute."""
@@ -505,12 +512,12 @@ class TestClaudeAgent(Laws):
         """Run a client; what was under way is given back while it is still connected."""
 
         async def scenario() -> Seen:
-            with scripted(script, function, **(others or {})) as options:
-                async with GovnodeClient(options, session, **gate_options) as client:
-                    await client.query("go")
-                    result = await seen(client.receive_response())
-                    await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
-                    return result
+            options = scripted(script, function, **(others or {}))
+            async with GovnodeClient(options, session, **gate_options) as client:
+                await client.query("go")
+                result = await seen(client.receive_response())
+                await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+                return result
 
         session.open()
         return asyncio.run(scenario())

@@ -39,7 +39,7 @@ try:
         query,
     )
 except ImportError as e:
-    raise missing("Claude Agent SDK", "claude-agent-sdk") from e
+    raise missing("Claude Agent SDK", "claude-agent") from e
 
 log = logging.getLogger("govnode")
 
