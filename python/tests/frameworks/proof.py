@@ -24,6 +24,7 @@ PACKAGES = {
     "TestTextProtocol": ("CrewAI, text", "crewai", "crewai"),
     "TestAnthropic": ("Anthropic SDK", "anthropic", "anthropic"),
     "TestAgentHooks": ("agent-hooks", "agent-hooks-sdk", "agent-hooks"),
+    "TestClaudeAgent": ("Claude Agent SDK", "claude-agent-sdk", "claude-agent"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

@@ -26,6 +26,7 @@ FRAMEWORKS = [
     ("crewai", "crewai", "test_crewai", lambda m: m.ScriptedLLM(model="scripted", script=SCRIPT)),
     ("anthropic", "anthropic", "test_anthropic", lambda m: m.served(SCRIPT)),
     ("agent-hooks", "agent_hooks", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
+    ("claude-agent", "claude_agent_sdk", "test_claude_agent", lambda m: m.scripted_model(SCRIPT)),
 ]
 
 
