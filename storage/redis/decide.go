@@ -10,8 +10,21 @@ import (
 // and claims what they hand over.
 
 // decide applies the commands of the round to what an attempt found, and makes
-// its swap.
-func (x *round) decide(a *attempt) {
+// its swap. It reports whether it could. What was found at different times may
+// never have stood together, and the state machine takes for granted what always
+// holds of records that do: then all is to be read anew.
+func (x *round) decide(a *attempt) (decided bool) {
+	defer func() {
+		if !decided && !a.fresh && !x.doubts {
+			_ = recover()
+			x.doubts = true
+		}
+	}()
+	x.apply(a)
+	return true
+}
+
+func (x *round) apply(a *attempt) {
 	a.now, a.mono = x.p.d.clock.now()
 	state := session.NewPartial()
 	state.SetClock(0, a.e.generation)
@@ -77,7 +90,7 @@ func (r *Store) ClaimBy(claims func(session.Key, *session.Pool) []storage.Claim)
 // are made anew, of what is handed over then.
 func (x *round) claim(a *attempt, state *session.State) {
 	by := x.r.claims.Load()
-	if by == nil {
+	if by == nil || x.doubts {
 		return
 	}
 	var cmds []session.Command
@@ -163,6 +176,7 @@ func (x *round) prepare(a *attempt) {
 			return // it is read once its turn comes
 		}
 	}
-	y.decide(b)
-	y.ready = b
+	if y.decide(b) {
+		y.ready = b
+	}
 }

@@ -23,7 +23,7 @@ type round struct {
 	ready   *attempt                             // decided, and not sent
 	before  func(session.Key) (wire.Entry, bool) // while ready is decided: what the round before it writes
 	open    *attempt                             // sent, and nobody knows what became of it
-	doubts  bool                                 // Redis found a wrong type: nothing is taken from the cache
+	doubts  bool                                 // Redis found a wrong type, or records did not belong together: nothing is taken from the cache
 }
 
 // Pauses of a round: a lost swap means that another node is at it, a frozen or
@@ -100,7 +100,9 @@ func (x *round) try() (pause time.Duration, err error) {
 		if x.refuseDamaged(a) {
 			return 0, nil
 		}
-		x.decide(a)
+		if !x.decide(a) {
+			return 0, nil
+		}
 	}
 	return x.carry(a)
 }
