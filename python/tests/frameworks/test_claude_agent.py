@@ -374,6 +374,23 @@ class TestClaudeAgent(Laws):
         session.open()
         asyncio.run(scenario())
 
+    def test_call_that_is_admitted_after_the_end_gives_the_slot_back(self, client: govnode.Client) -> None:
+        put(client, "claude-one", concurrent=1)
+        session = client.session(agent="tester", policy="claude-one")
+        hooks = GovnodeHooks(session, wait=60)
+        begin = hooks.govern().hooks["PreToolUse"][0].hooks[0]
+        data = {"session_id": "s", "tool_use_id": "t", "tool_name": "shell", "tool_input": {"command": "ls"}}
+
+        async def scenario() -> None:
+            with session.call("other"):
+                begun = asyncio.create_task(begin(data, "t", None))
+                await asyncio.to_thread(eventually, lambda: any(c.waiting for c in session.read().open_calls))
+                hooks.release()
+            assert (await begun)["hookSpecificOutput"]["permissionDecision"] == "deny"
+            await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+
+        asyncio.run(scenario())
+
     def test_cli_that_is_killed_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()

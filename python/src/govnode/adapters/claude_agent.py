@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,6 @@ try:
         TaskUpdatedMessage,
         ToolResultBlock,
         UserMessage,
-        query,
     )
 except ImportError as e:
     raise missing("Claude Agent SDK", "claude-agent") from e
@@ -89,6 +88,7 @@ class GovnodeHooks:
         self._names = names
         self._timeout = min(wait + approval_wait + _BEYOND_WAITING, _LONGEST)
         self._calls: dict[str, _Call] = {}
+        self._released = 0
         self._violation: PolicyViolationError | None = None
 
     # The options.
@@ -170,6 +170,7 @@ class GovnodeHooks:
         if self._violation is not None:
             return str(self._violation)
         self._give_back(id)
+        connection = self._released
         try:
             passage = await self.gate.aenter(
                 self._names(tool), arguments, call_id=id, run_id=session_id, conversation=session_id
@@ -179,6 +180,9 @@ class GovnodeHooks:
             return str(e)
         if passage.denied is not None:
             return passage.text
+        if connection != self._released:  # nothing would end it
+            passage.end_behind("cancelled")
+            return "Denied by govnode: the connection is closed"
         allowed = passage.arguments if passage.changed else dict(arguments)
         self._calls[id] = _Call(passage, tool, allowed, session_id, agent_id)
         return None
@@ -303,6 +307,7 @@ class GovnodeHooks:
 
     def release(self) -> None:
         """Give back all that is under way: the connection is closed."""
+        self._released += 1
         for id in list(self._calls):
             self._give_back(id)
 
@@ -343,16 +348,26 @@ class GovnodeClient(ClaudeSDKClient):
 
 
 async def governed_query(
-    *, prompt: Any, options: Any = None, session: Sessions, transport: Any = None, **gate_options: Any
+    *, prompt: str | AsyncIterable[dict[str, Any]], options: Any = None, session: Sessions, **client_options: Any
 ) -> AsyncGenerator[Any, None]:
-    """Run ``query`` with governed tools. The other arguments are those of ``GovnodeHooks``."""
-    with GovnodeHooks(session, **gate_options) as hooks:
-        messages = query(prompt=prompt, options=hooks.govern(options), transport=transport)
-        try:
-            async for message in hooks.watch(messages):
-                yield message
-        finally:
-            await messages.aclose()
+    """Do what ``query`` does, with governed tools. The other arguments are those of ``GovnodeClient``.
+
+    A ``query`` that is left early is torn down by the loop, some time later: this one is when it is closed, so that its
+    tools have ended when the slots are back.
+    """
+    client = GovnodeClient(options, session, **client_options)
+    try:
+        await client.connect(_prompts(prompt) if isinstance(prompt, str) else prompt)
+        async for message in client.receive_messages():
+            yield message
+    finally:
+        await client.disconnect()
+
+
+async def _prompts(prompt: str) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield a prompt: after the last that is yielded the CLI ends."""
+    message = {"role": "user", "content": prompt}
+    yield {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": ""}
 
 
 def _unchanging(hook: Hook) -> Hook:
