@@ -28,7 +28,7 @@ from ._recall import Recall
 try:
     from semantic_kernel import Kernel
     from semantic_kernel.const import METADATA_EXCEPTION_KEY
-    from semantic_kernel.functions import FunctionResult, KernelFunction
+    from semantic_kernel.functions import FunctionResult, KernelFunction, KernelFunctionFromMethod
 except ImportError as e:
     raise missing("Semantic Kernel", "semantic-kernel") from e
 
@@ -248,7 +248,7 @@ async def _whole(passage: Passage, values: Any) -> AsyncGenerator[Any, None]:
 def _arguments(function: Any, arguments: Any) -> dict[str, Any]:
     """Return the arguments that a function takes. Those of its whole run are at hand too: only some take them all."""
     names = {p.name for p in function.parameters}
-    if function.is_prompt or "arguments" in names:
+    if not isinstance(function, KernelFunctionFromMethod) or "arguments" in names:
         return dict(arguments)
     return {k: v for k, v in arguments.items() if k in names and k not in ("kernel", "service", "execution_settings")}
 
