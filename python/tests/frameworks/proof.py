@@ -21,6 +21,8 @@ PACKAGES = {
     "TestAgno": ("Agno", "agno", "agno"),
     "TestToolCalls": ("CrewAI, tool calls", "crewai", "crewai"),
     "TestTextProtocol": ("CrewAI, text", "crewai", "crewai"),
+    "TestSemanticKernel": ("Semantic Kernel", "semantic-kernel", "semantic-kernel"),
+    "TestChatCompletionAgent": ("Semantic Kernel agent", "semantic-kernel", "semantic-kernel"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

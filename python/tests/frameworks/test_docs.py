@@ -24,6 +24,7 @@ FRAMEWORKS = [
     ("smolagents", "smolagents", "test_smolagents", lambda m: m.ScriptedModel(SCRIPT, False)),
     ("agno", "agno", "test_agno", lambda m: m.ScriptedModel(SCRIPT)),
     ("crewai", "crewai", "test_crewai", lambda m: m.ScriptedLLM(model="scripted", script=SCRIPT)),
+    ("semantic-kernel", "semantic_kernel", "test_semantic_kernel", lambda m: m.ScriptedService(SCRIPT)),
 ]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from conftest import eventually
-from laws import SCRIPT, Driver, Guard, Laws, Script, Seen, Tool
+from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
 
 import govnode
-from govnode.adapters import Killed, PolicyViolationError
+from govnode.adapters import Killed
 
 pytest.importorskip("semantic_kernel", reason="Semantic Kernel is not installed")
 
@@ -36,7 +36,6 @@ from semantic_kernel.contents import (
     StreamingTextContent,
     TextContent,
 )
-from semantic_kernel.exceptions import KernelInvokeException
 from semantic_kernel.functions import KernelArguments, kernel_function
 
 from govnode.adapters.semantic_kernel import govern
@@ -390,7 +389,7 @@ class TestChatCompletionAgent(Laws):
     driver = DRIVER
 
     def test_agent_as_a_tool(self, client: govnode.Client, session: govnode.Session) -> None:
-        """Its call lasts as long as its own run, and it is killed with the session."""
+        """Its call lasts as long as its own run, and both end with the session."""
         open_calls: list[int] = []
 
         async def shell(command: str) -> str:
@@ -406,14 +405,15 @@ class TestChatCompletionAgent(Laws):
         kernel = Kernel()
         kernel.add_plugin(inside, "helpers")
         with pytest.raises(Killed):
-            go(govern(kernel, session), [[("helpers-helper", {"messages": "go"})], "done"])
+            go(govern(kernel, session), [[("helpers-helper", {"messages": "go"})]] * 3)
         assert open_calls == [2, 2]
         eventually(lambda: session.read().open_calls == ())
 
     @pytest.mark.parametrize("allowed", [True, False])
     def test_handoff_is_a_call(self, client: govnode.Client, allowed: bool) -> None:
         """It goes through a clone of the agent's kernel."""
-        client.put_policy(f"name: sk-handoff-{allowed}\nmax_handoffs: {int(allowed)}\n")
+        limits = "max_handoffs: 1" if allowed else "max_handoffs: 0\nallowed_tools: [shell]"
+        client.put_policy(f"name: sk-handoff-{allowed}\n{limits}\n")
         session = client.session(agent="tester", policy=f"sk-handoff-{allowed}")
 
         async def scenario() -> str:
@@ -457,131 +457,3 @@ class TestChatCompletionAgent(Laws):
             await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
 
         asyncio.run(scenario())
-
-
-class TestInvoke:
-    """Functions that a program or a template calls: no auto function invocation is there."""
-
-    @staticmethod
-    def invoke(kernel: Any, command: str) -> Any:
-        return asyncio.run(kernel.invoke(plugin_name="tools", function_name="shell", command=command))
-
-    def test_allow_and_deny(self, session: govnode.Session) -> None:
-        tool = Tool("async")
-        kernel = kernel_of(tool.function, session)
-        assert str(self.invoke(kernel, "ls")) == "ran ls"
-        denied = self.invoke(kernel, "rm -rf /")
-        assert "rm -rf" in str(denied)
-        assert denied.metadata == {"govnode": "DENIED"}
-        info = session.read()
-        assert (tool.executed, info.attempts, info.executions) == (["ls"], 2, 1)
-
-    def test_raise_in_place_of_telling(self, session: govnode.Session) -> None:
-        kernel = kernel_of(Tool("async").function, session, on_denied="raise")
-        with pytest.raises(KernelInvokeException) as raised:
-            self.invoke(kernel, "rm -rf /")
-        assert isinstance(raised.value.__cause__, PolicyViolationError)
-
-    def test_killed_session(self, client: govnode.Client, session: govnode.Session) -> None:
-        kernel = kernel_of(Tool("async").function, session)
-        session.open()
-        client.signal("KILL", session_id=session.id, reason="enough")
-        with pytest.raises(KernelInvokeException) as raised:
-            self.invoke(kernel, "ls")
-        assert isinstance(raised.value.__cause__, Killed)
-
-    def test_denial_inside_a_function_ends_the_run(self, session: govnode.Session) -> None:
-        """The model would read the exception that the function does not catch."""
-
-        @kernel_function(name="outer")
-        async def outer() -> Any:
-            return await kernel.invoke(plugin_name="tools", function_name="shell", command="rm -rf /")
-
-        kernel = kernel_of(Tool("async").function, session, on_denied="raise")
-        kernel.add_function("tools", outer)
-        with pytest.raises(PolicyViolationError, match="rm -rf"):
-            go(kernel, [[("outer", {})], "done"])
-
-    def test_changed_arguments_leave_those_of_the_caller(self, client: govnode.Client) -> None:
-        tool = Tool("async")
-        with Guard() as url:
-            client.put_policy(f'name: sk-guarded\nguardrails: [{{name: longer, url: "{url}", timeout_ms: 5000}}]\n')
-            kernel = kernel_of(tool.function, client.session(agent="tester", policy="sk-guarded"))
-            given = KernelArguments(command="ls")
-            asyncio.run(kernel.invoke(plugin_name="tools", function_name="shell", arguments=given))
-        assert tool.executed == ["ls -l"]
-        assert given["command"] == "ls"
-
-    def test_template(self, session: govnode.Session) -> None:
-        """A prompt function is a call, and so is each function that its template or its model calls."""
-        tool = Tool("async")
-        kernel = kernel_of(tool.function, session)
-        kernel.add_service(ScriptedService(ONCE))
-        settings = PromptExecutionSettings(function_choice_behavior=FunctionChoiceBehavior.Auto())
-        answer = asyncio.run(
-            kernel.invoke_prompt(
-                "{{tools.shell command='ps'}} {{tools.shell command='rm -rf /'}}",
-                function_name="ask",
-                arguments=KernelArguments(settings=settings),
-            )
-        )
-        assert str(answer) == "done"
-        assert tool.executed == ["ps", "ls"]
-        info = session.read()
-        assert (info.attempts, info.executions, info.open_calls) == (4, 3, ())
-
-    @pytest.mark.parametrize("kind", ["sync", "async"])
-    @pytest.mark.parametrize("until", ["end", "closed", "failed", "unread"])
-    def test_streams(self, session: govnode.Session, kind: str, until: str) -> None:
-        """Their call lasts as long as they are read."""
-        open_calls: list[int] = []
-
-        def values(command: str) -> Any:
-            open_calls.append(len(session.read().open_calls))
-            yield "a"
-            if until == "failed":
-                raise ValueError("no")
-            open_calls.append(len(session.read().open_calls))
-            yield "b"
-
-        async def avalues(command: str) -> Any:
-            for value in values(command):
-                yield value
-
-        async def drop(context: Any, next: Any) -> None:
-            await next(context)
-            if until == "unread":
-                context.result = None
-
-        kernel = Kernel()
-        kernel.add_filter("function_invocation", drop)
-        kernel.add_function("tools", kernel_function(name="shell")(values if kind == "sync" else avalues))
-        govern(kernel, session)
-
-        async def scenario() -> None:
-            read = []
-            stream = kernel.invoke_stream(plugin_name="tools", function_name="shell", command="ls")
-            try:
-                async for value in stream:
-                    read.append(value)
-                    if until == "closed":
-                        break
-            except ValueError:
-                assert until == "failed"
-            await stream.aclose()
-            assert read == {"end": ["a", "b"], "unread": []}.get(until, ["a"])
-            await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
-
-        asyncio.run(scenario())
-        assert open_calls == [1] * {"end": 2, "unread": 0}.get(until, 1)
-        info = session.read()
-        assert (info.executions, info.failures) == (1, until == "failed")
-
-    def test_denied_stream(self, session: govnode.Session) -> None:
-        kernel = kernel_of(Tool("async").function, session)
-
-        async def scenario() -> list[Any]:
-            stream = kernel.invoke_stream(plugin_name="tools", function_name="shell", command="rm -rf /")
-            return [value async for value in stream]
-
-        assert ["rm -rf" in str(value) for value in asyncio.run(scenario())] == [True]

@@ -135,7 +135,9 @@ class _Governor:
             others.append(work)
             work = work.keywords["next"]
         if not isinstance(getattr(work, "__self__", None), KernelFunction) or work.__name__ not in (_INVOKE, _STREAM):
-            context.result = _refusal(context.function, Denied("ADAPTER_ERROR", "no decision: what would run is unknown"))
+            context.result = _refusal(
+                context.function, Denied("ADAPTER_ERROR", "no decision: what would run is unknown")
+            )
             return
 
         async def judge(context: Any) -> None:
@@ -180,13 +182,10 @@ class _Governor:
 
     async def _ask(self, function: Any, given: dict[str, Any], turn: _Turn | None, conversation: str) -> Passage:
         name = function.fully_qualified_name if self._qualified else function.name
-        handoff = function.plugin_name == "Handoff" and function.name.startswith("transfer_to_")
-        kind = "handoff" if handoff else "tool"
+        kind = "handoff" if _is_handoff(function) else "tool"
         if turn is None or turn.running or turn.function is not function or not turn.id:
             return await self._recall.aenter(name, given, kind=kind, conversation=conversation)
-        return await self._gate.aenter(
-            name, given, call_id=turn.id, conversation=conversation, options={"kind": kind}
-        )
+        return await self._gate.aenter(name, given, call_id=turn.id, conversation=conversation, options={"kind": kind})
 
 
 def _end(turn: _Turn | None, violation: PolicyViolationError) -> None:
@@ -198,7 +197,7 @@ def _end(turn: _Turn | None, violation: PolicyViolationError) -> None:
 
 
 async def _run(passage: Passage, context: Any, given: dict[str, Any], work: Any, turn: _Turn | None) -> Any:
-    _change(passage, context, given)
+    _change(passage, context, given, work.__self__)
     if turn is None:
         await work(context)
         return context.result
@@ -213,7 +212,7 @@ async def _run(passage: Passage, context: Any, given: dict[str, Any], work: Any,
 async def _stream(passage: Passage, context: Any, given: dict[str, Any], work: Any) -> None:
     """Get the values that a function yields. It runs as they are read: its call ends with them."""
     try:
-        _change(passage, context, given)
+        _change(passage, context, given, work.__self__)
         await work(context)
     except BaseException as e:
         passage.end_behind("failed" if isinstance(e, Exception) else "cancelled")
@@ -253,8 +252,11 @@ def _arguments(function: Any, arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if k in names and k not in ("kernel", "service", "execution_settings")}
 
 
-def _change(passage: Passage, context: Any, given: dict[str, Any]) -> None:
+def _change(passage: Passage, context: Any, given: dict[str, Any], function: Any) -> None:
     """Put in the arguments that are allowed. Those of the caller stay as they are."""
+    now = _arguments(function, context.arguments)
+    if now.keys() != given.keys() or any(now[name] is not value for name, value in given.items()):
+        raise RuntimeError(f"govnode: {function.name} does not run: its arguments changed while they were judged")
     if passage.changed:
         changed = copy.copy(context.arguments)
         for name in given:
@@ -269,6 +271,13 @@ def _refusal(function: Any, denied: Denied) -> Any:
 
 def _failed(result: Any) -> bool:
     return result is not None and METADATA_EXCEPTION_KEY in result.metadata
+
+
+def _is_handoff(function: Any) -> bool:
+    """Report whether a function is one by which an orchestration hands over. A name could be that of any tool."""
+    method = getattr(getattr(function, "method", None), "func", None)
+    of = (getattr(method, "__module__", ""), getattr(method, "__qualname__", ""))
+    return of == ("semantic_kernel.agents.orchestration.handoffs", "HandoffAgentActor._handoff_to_agent")
 
 
 def _is_call(task: asyncio.Task[Any]) -> bool:
