@@ -58,12 +58,23 @@ class TestInvoke:
 
         @kernel_function(name="outer")
         async def outer() -> Any:
-            return await kernel.invoke(plugin_name="tools", function_name="shell", command="rm -rf /")
+            await kernel.invoke(plugin_name="tools", function_name="shell", command="rm -rf /")
+            went_on.append(True)
 
+        went_on: list[bool] = []
         kernel = kernel_of(Tool("async").function, session, on_denied="raise")
         kernel.add_function("tools", outer)
         with pytest.raises(PolicyViolationError, match="rm -rf"):
             go(kernel, [[("outer", {})], "done"])
+        assert went_on == []
+
+    def test_denial_of_a_model_inside_a_prompt_function_ends_the_run(self, session: govnode.Session) -> None:
+        kernel = kernel_of(Tool("async").function, session, on_denied="raise")
+        kernel.add_service(ScriptedService([[("shell", {"command": "rm -rf /"})], "inside"]))
+        settings = PromptExecutionSettings(function_choice_behavior=FunctionChoiceBehavior.Auto())
+        kernel.add_function("tools", function_name="ask", prompt="go", prompt_execution_settings=settings)
+        with pytest.raises(PolicyViolationError, match="rm -rf"):
+            go(kernel, [[("ask", {})], "done"])
 
     def test_changed_arguments_leave_those_of_the_caller(self, client: govnode.Client) -> None:
         tool = Tool("async")
