@@ -25,6 +25,8 @@ PACKAGES = {
     "TestAnthropic": ("Anthropic SDK", "anthropic", "anthropic"),
     "TestAgentHooks": ("agent-hooks", "agent-hooks-sdk", "agent-hooks"),
     "TestClaudeAgent": ("Claude Agent SDK", "claude-agent-sdk", "claude-agent"),
+    "TestSemanticKernel": ("Semantic Kernel", "semantic-kernel", "semantic-kernel"),
+    "TestChatCompletionAgent": ("Semantic Kernel agent", "semantic-kernel", "semantic-kernel"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

@@ -27,6 +27,7 @@ FRAMEWORKS = [
     ("anthropic", "anthropic", "test_anthropic", lambda m: m.served(SCRIPT)),
     ("agent-hooks", "agent_hooks", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
     ("claude-agent", "claude_agent_sdk", "test_claude_agent", lambda m: m.scripted_model(SCRIPT)),
+    ("semantic-kernel", "semantic_kernel", "test_semantic_kernel", lambda m: m.ScriptedService(SCRIPT)),
 ]
 
 
