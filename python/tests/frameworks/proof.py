@@ -21,6 +21,7 @@ PACKAGES = {
     "TestAgno": ("Agno", "agno", "agno"),
     "TestToolCalls": ("CrewAI, tool calls", "crewai", "crewai"),
     "TestTextProtocol": ("CrewAI, text", "crewai", "crewai"),
+    "TestGoogleADK": ("Google ADK", "google-adk", "google-adk"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

@@ -24,6 +24,7 @@ FRAMEWORKS = [
     ("smolagents", "smolagents", "test_smolagents", lambda m: m.ScriptedModel(SCRIPT, False)),
     ("agno", "agno", "test_agno", lambda m: m.ScriptedModel(SCRIPT)),
     ("crewai", "crewai", "test_crewai", lambda m: m.ScriptedLLM(model="scripted", script=SCRIPT)),
+    ("google-adk", "google.adk", "test_google_adk", lambda m: m.scripted(SCRIPT)),
 ]
 
 

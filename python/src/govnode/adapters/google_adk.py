@@ -56,7 +56,8 @@ class GovnodePlugin(BasePlugin):
             tool.name,
             tool_args,
             call_id=tool_context.function_call_id or "",
-            run_id=tool_context.session.id,  # a call that a person confirms comes again in another invocation
+            # Not the invocation: a call that a person confirms comes again in another.
+            run_id=f"{tool_context.session.user_id}/{tool_context.session.id}",
             conversation=tool_context.session.id,
         )
         if passage.denied is not None:
