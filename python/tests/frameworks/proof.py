@@ -27,6 +27,7 @@ PACKAGES = {
     "TestClaudeAgent": ("Claude Agent SDK", "claude-agent-sdk", "claude-agent"),
     "TestSemanticKernel": ("Semantic Kernel", "semantic-kernel", "semantic-kernel"),
     "TestChatCompletionAgent": ("Semantic Kernel agent", "semantic-kernel", "semantic-kernel"),
+    "TestGoogleADK": ("Google ADK", "google-adk", "google-adk"),
 }
 POINTS = {
     "allow, deny with the reason": ("test_allow_and_deny", "test_raise_in_place_of_telling"),

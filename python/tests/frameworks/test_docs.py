@@ -28,6 +28,7 @@ FRAMEWORKS = [
     ("agent-hooks", "agent_hooks", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
     ("claude-agent", "claude_agent_sdk", "test_claude_agent", lambda m: m.scripted_model(SCRIPT)),
     ("semantic-kernel", "semantic_kernel", "test_semantic_kernel", lambda m: m.ScriptedService(SCRIPT)),
+    ("google-adk", "google.adk", "test_google_adk", lambda m: m.scripted(SCRIPT)),
 ]
 
 
