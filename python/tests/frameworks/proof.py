@@ -12,6 +12,7 @@ import pytest
 PACKAGES = {
     "TestLangChain": ("LangChain", "langchain", "langchain"),
     "TestOpenAIAgents": ("OpenAI Agents SDK", "openai-agents", "openai-agents"),
+    "TestOpenAIResponses": ("OpenAI Responses", "openai", "openai"),
     "TestAgentFramework": ("Microsoft Agent Framework", "agent-framework-core", "agent-framework"),
     "TestPydanticAI": ("PydanticAI", "pydantic-ai-slim", "pydantic-ai"),
     "TestAutoGen": ("AutoGen agent", "autogen-agentchat", "autogen"),

@@ -42,7 +42,7 @@ class Provider:
         turns = iter(enumerate(script))
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(handler) -> None:  # noqa: N805
+            def do_POST(handler) -> None:
                 asked = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
                 self.requests.append(asked)
                 n, step = next(turns)
@@ -66,18 +66,25 @@ class Provider:
                 handler.end_headers()
                 handler.wfile.write(data)
 
-            def log_message(handler, *args: object) -> None:  # noqa: N805
+            def log_message(handler, *args: object) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client that is made without arguments finds it by."""
+        return {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": self.url}
+
     @staticmethod
     def response(n: int, step: Any, asked: Any) -> dict[str, Any]:
         if isinstance(step, str):
             part = {"type": "output_text", "text": step, "annotations": []}
-            step = [{"type": "message", "id": f"msg_{n}", "role": "assistant", "status": "completed", "content": [part]}]
+            step = [
+                {"type": "message", "id": f"msg_{n}", "role": "assistant", "status": "completed", "content": [part]}
+            ]
         body = {"status": "completed", "output": step} if isinstance(step, list) else dict(step)
         body["output"] = [call(f"{n}-{i}", *x) if isinstance(x, tuple) else x for i, x in enumerate(body["output"])]
         kept = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
@@ -213,12 +220,14 @@ class TestOpenAIResponses(Laws):
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_a_response_that_is_not_whole_runs_nothing(self, session: govnode.Session, stream: bool) -> None:
+        session.open()
         cut = {"status": "incomplete", "output": [call("0-0", "shell", {"command": "ls"})]}
         provider = run(session, [cut], request={"stream": stream})
         assert len(provider.requests) == 1
         assert session.read().attempts == 0
 
     def test_calls_that_only_the_caller_can_answer_come_back(self, session: govnode.Session) -> None:
+        session.open()
         asks = {"type": "mcp_approval_request", "id": "a", "arguments": "{}", "name": "drop", "server_label": "db"}
         provider = run(session, [[call("0-0", "shell", {"command": "ls"}), asks]])
         assert len(provider.requests) == 1
@@ -310,7 +319,7 @@ class TestOpenAIResponses(Laws):
             client.signal("KILL", session_id=session.id, reason="enough")
             return "ok"
 
-        script: Script = [[("shell", {"command": f"ls {i}"}) for i in range(4)], "done"]
+        script: Script = [[("shell", {"command": f"ls {i}"}) for i in range(4)]] * 2
         with pytest.raises(Killed):
             DRIVER.run(session, script, shell, "sync", parallel=parallel, on_error=str)
         eventually(lambda: session.read().open_calls == ())
@@ -320,14 +329,13 @@ class TestOpenAIResponses(Laws):
             client.signal("KILL", session_id=session.id, reason="enough")
             return "ok"
 
-        with Provider([[("shell", {"command": "ls"})], "done"]) as provider:
-            responses = govern_responses(
-                OpenAI(api_key="none", base_url=provider.url), session, {"shell": shell}, max_turns=5
-            )
+        with Provider([[("shell", {"command": "ls"})]] * 9) as provider:
+            client_ = OpenAI(api_key="none", base_url=provider.url)
+            responses = govern_responses(client_, session, {"shell": shell})
             for _ in range(2):
                 with pytest.raises(Killed):
                     responses.create(model="scripted", input="go")
-            assert len(provider.requests) == 1
+            assert len(provider.requests) == 2
 
     def test_a_killed_agent_in_a_function_ends_the_outer_one(self, session: govnode.Session) -> None:
         def shell(command: str) -> str:

@@ -156,11 +156,11 @@ class Functions:
                 arguments = json.loads(arguments or "{}")
             except ValueError:
                 arguments = None
-        if not fault and not isinstance(arguments, Mapping):
-            fault = f"the arguments of {asked.name} are no JSON object"
+        if not isinstance(arguments, Mapping):
+            arguments, fault = {}, fault or f"the arguments of {asked.name} are no JSON object"
         if function is None:
             return _called, {}, fault or f"there is no function {asked.name}"
-        return function, dict(arguments or {}), fault
+        return function, dict(arguments), fault
 
     def _refused(self, fault: str) -> str:
         denied = Denied("REJECTED", fault)
@@ -193,4 +193,4 @@ def is_async(function: Any) -> bool:
     """Report whether calling a function gives something to await, as far as that can be told."""
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

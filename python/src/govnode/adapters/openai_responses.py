@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from ._functions import Asked, Functions, is_async
 from ._gate import Gate, Sessions, missing
@@ -41,13 +41,15 @@ class TurnsExceeded(RuntimeError):
 class ResponsesGate:
     """Runs the functions that a response calls: for a loop of one's own.
 
-    ``session`` is a session, or a function that returns that of a conversation by its id. ``tools`` are the functions by
-    name; one in a namespace is called ``namespace.name``. ``parallel`` is how many calls of one response run at once.
-    ``on_error`` makes a text for the model of what a function raises; without it that is raised to the caller. The
-    arguments of ``Gate`` may follow.
+    ``session`` is a session, or a function that returns that of a conversation by its id. ``tools`` are the functions
+    by name; one in a namespace is called ``namespace.name``. ``parallel`` is how many calls of one response run at
+    once. ``on_error`` makes a text for the model of what a function raises; without it that is raised to the caller.
+    The arguments of ``Gate`` may follow.
     """
 
-    def __init__(self, session: Sessions, tools: Mapping[str, Callable[..., Any]] | None = None, **options: Any) -> None:
+    def __init__(
+        self, session: Sessions, tools: Mapping[str, Callable[..., Any]] | None = None, **options: Any
+    ) -> None:
         self.functions = Functions(session, tools, **options)
 
     @property
@@ -198,7 +200,7 @@ class _Turn:
         gate.end_if_killed(self.conversation)
 
     def last(self, response: Any) -> bool:
-        """Report whether a response is for the caller: it calls nothing, is not whole, or calls what only they can do."""
+        """Report whether a response goes to the caller: it calls nothing, is not whole, or asks for other things."""
         self.conversation = self.conversation or _conversation(response)
         if getattr(response, "status", None) not in (None, "completed") or _others(response):
             return True
@@ -253,7 +255,7 @@ def _conversation(response: Any) -> str:
 
 def _forces(choice: Any) -> bool:
     if isinstance(choice, Mapping):
-        return choice.get("type") in ("function", "custom") or choice.get("mode") == "required"
+        return bool(choice.get("type") in ("function", "custom") or choice.get("mode") == "required")
     return choice == "required"
 
 
@@ -286,7 +288,7 @@ def _content(output: Any) -> Any:
     if isinstance(output, str):
         return output
     if isinstance(output, list) and output and all(_is_part(p) for p in output):
-        return cast("list[Any]", output)
+        return output
     return "" if output is None else json.dumps(output, default=str, ensure_ascii=False)
 
 
