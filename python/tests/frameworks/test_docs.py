@@ -20,6 +20,7 @@ FRAMEWORKS = [
     ("openai-agents", "agents", "test_openai_agents", lambda m: m.scripted(SCRIPT)),
     ("agent-framework", "agent_framework", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
     ("openai-responses", "openai", "test_openai_responses", lambda m: ("scripted", m.Provider(SCRIPT).environment)),
+    ("openai-assistants", "openai", "test_openai_assistants", lambda m: ("scripted", m.Provider(SCRIPT).environment)),
     ("pydantic-ai", "pydantic_ai", "test_pydantic_ai", lambda m: m.scripted(SCRIPT)),
     ("autogen", "autogen_agentchat", "test_autogen", lambda m: m.scripted(SCRIPT)),
     ("smolagents", "smolagents", "test_smolagents", lambda m: m.ScriptedModel(SCRIPT, False)),

@@ -27,8 +27,8 @@ class Asked:
     conversation: str = ""
     #: What runs; without it the function that is registered under the name.
     function: Callable[..., Any] | None = None
-    #: Why it cannot be run, if so.
-    fault: str = ""
+    #: Says why it cannot be run, if so: asked right before.
+    fault: Callable[[], str] = str
 
 
 class Functions:
@@ -150,7 +150,7 @@ class Functions:
         """Return the function and its arguments, parsed once: what is judged is what runs."""
         function = asked.function or self.tools.get(asked.name)
         arguments: Any = asked.arguments
-        fault = asked.fault
+        fault = asked.fault()
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
@@ -172,6 +172,13 @@ class Functions:
         if self.on_error is None or isinstance(error, Killed):  # of an agent in the function
             raise error
         return self.on_error(error)
+
+
+def shown(result: Any) -> str:
+    """Return what a function gave as a text for the model."""
+    if isinstance(result, str):
+        return result
+    return "" if result is None else json.dumps(result, default=str, ensure_ascii=False)
 
 
 def _told(passage: Passage) -> str:

@@ -11,11 +11,10 @@ function that a response calls behind the gate, and answers with its output unti
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from ._functions import Asked, Functions, is_async
+from ._functions import Asked, Functions, is_async, shown
 from ._gate import Gate, Sessions, missing
 
 try:
@@ -256,7 +255,7 @@ def _conversation(response: Any) -> str:
 def _forces(choice: Any) -> bool:
     if isinstance(choice, Mapping):
         return bool(choice.get("type") in ("function", "custom") or choice.get("mode") == "required")
-    return choice == "required"
+    return bool(choice == "required")
 
 
 def _asked(item: Any, tool: Callable[..., Any] | None, conversation: str, response_id: str) -> Asked:
@@ -271,7 +270,7 @@ def _asked(item: Any, tool: Callable[..., Any] | None, conversation: str, respon
         run_id=conversation or response_id,
         conversation=conversation,
         function=tool,
-        fault=f"the call of {item.name} is not whole" if cut else "",
+        fault=lambda: f"the call of {item.name} is not whole" if cut else "",
     )
 
 
@@ -285,11 +284,9 @@ def _answer(item: Any, output: Any) -> dict[str, Any]:
 
 def _content(output: Any) -> Any:
     """Return what a function gave as the API takes it: a text, or a list of input_text, input_image and input_file."""
-    if isinstance(output, str):
-        return output
     if isinstance(output, list) and output and all(_is_part(p) for p in output):
         return output
-    return "" if output is None else json.dumps(output, default=str, ensure_ascii=False)
+    return shown(output)
 
 
 def _is_part(part: Any) -> bool:
