@@ -183,7 +183,8 @@ class GovernedAssistant(_Governed):
                             run = event.data
                             self._started(run)
                             ended = ended or self._ended(run)
-                            self._in_time(run, until)
+                            if not ended:
+                                self._in_time(run, until)
                         yield event
                 events = None
                 if run is not None and self._calls(run):
@@ -274,7 +275,8 @@ class AsyncGovernedAssistant(_Governed):
                             run = event.data
                             self._started(run)
                             ended = ended or self._ended(run)
-                            self._in_time(run, until)
+                            if not ended:
+                                self._in_time(run, until)
                         yield event
                 events = None
                 if run is not None and self._calls(run):
