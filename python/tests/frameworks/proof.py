@@ -12,6 +12,8 @@ import pytest
 PACKAGES = {
     "TestLangChain": ("LangChain", "langchain", "langchain"),
     "TestOpenAIAgents": ("OpenAI Agents SDK", "openai-agents", "openai-agents"),
+    "TestOpenAIResponses": ("OpenAI Responses", "openai", "openai"),
+    "TestOpenAIAssistants": ("OpenAI Assistants", "openai", "openai"),
     "TestAgentFramework": ("Microsoft Agent Framework", "agent-framework-core", "agent-framework"),
     "TestPydanticAI": ("PydanticAI", "pydantic-ai-slim", "pydantic-ai"),
     "TestAutoGen": ("AutoGen agent", "autogen-agentchat", "autogen"),

@@ -14,11 +14,13 @@ from govnode import testing
 
 PAGES = Path(__file__).parents[3] / "docs" / "python"
 SCRIPT: list[Any] = [[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]
-# The page, the package, and what makes a model of a script.
+# The page, the package, and what makes a model of a script: a model, or its name and what its client finds it by.
 FRAMEWORKS = [
     ("langchain", "langchain.agents", "test_langchain", lambda m: m.ScriptedModel(script=SCRIPT)),
     ("openai-agents", "agents", "test_openai_agents", lambda m: m.scripted(SCRIPT)),
     ("agent-framework", "agent_framework", "test_agent_framework", lambda m: m.ScriptedClient(SCRIPT)),
+    ("openai-responses", "openai", "test_openai_responses", lambda m: ("scripted", m.Provider(SCRIPT).environment)),
+    ("openai-assistants", "openai", "test_openai_assistants", lambda m: ("scripted", m.Provider(SCRIPT).environment)),
     ("pydantic-ai", "pydantic_ai", "test_pydantic_ai", lambda m: m.scripted(SCRIPT)),
     ("autogen", "autogen_agentchat", "test_autogen", lambda m: m.scripted(SCRIPT)),
     ("smolagents", "smolagents", "test_smolagents", lambda m: m.ScriptedModel(SCRIPT, False)),
@@ -40,7 +42,11 @@ def test_page(
     blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
     monkeypatch.setenv("GOVNODE_ADDRESSES", address)
-    names: dict[str, Any] = {"model": model(importlib.import_module(module)), "__name__": "page"}
+    made = model(importlib.import_module(module))
+    made, environment = made if isinstance(made, tuple) else (made, {})
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    names: dict[str, Any] = {"model": made, "__name__": "page"}
     exec(compile(blocks[0], f"{page}.md", "exec", dont_inherit=True), names)
     session: govnode.Session = names["session"]
     info = session.read()
