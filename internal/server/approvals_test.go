@@ -286,6 +286,75 @@ func TestWhatPeopleSee(t *testing.T) {
 	require.Len(t, digests, 2)
 }
 
+// A list has what was asked for: of a state, of a session, of an agent.
+func TestListsOfApprovals(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	of := map[string]string{n.required("c"): "c"}
+	denied := n.required("d")
+	of[denied] = "d"
+	_, err := n.vote(denied, "amy", v1.Vote_VOTE_DENY)
+	require.NoError(t, err)
+	res, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "b", SessionId: "other", Tool: "t"})
+	require.NoError(t, err)
+	of[res.Approval.Id] = "asked"
+	for _, tt := range []struct {
+		req  *v1.ApprovalServiceListRequest
+		want []string
+	}{
+		{&v1.ApprovalServiceListRequest{}, []string{"c", "d", "asked"}},
+		{&v1.ApprovalServiceListRequest{State: v1.ApprovalState_APPROVAL_STATE_PENDING}, []string{"c", "asked"}},
+		{&v1.ApprovalServiceListRequest{State: v1.ApprovalState_APPROVAL_STATE_DENIED}, []string{"d"}},
+		{&v1.ApprovalServiceListRequest{AgentId: "a"}, []string{"c", "d"}},
+		{&v1.ApprovalServiceListRequest{AgentId: "b"}, []string{"asked"}},
+		{&v1.ApprovalServiceListRequest{SessionId: "s"}, []string{"c", "d"}},
+		{&v1.ApprovalServiceListRequest{SessionId: "other"}, []string{"asked"}},
+		{&v1.ApprovalServiceListRequest{SessionId: "other", AgentId: "a"}, nil},
+	} {
+		list, err := n.approvals.List(n.ctx(), tt.req)
+		require.NoError(t, err)
+		var got []string
+		for _, a := range list.Approvals {
+			got = append(got, of[a.Id])
+		}
+		require.ElementsMatch(t, tt.want, got, tt.req)
+	}
+}
+
+// Those that stand are listed by whom they are for. None is made for a session that
+// is closed.
+func TestListsOfStandingApprovals(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	const session, agent = v1.StandingScope_STANDING_SCOPE_SESSION, v1.StandingScope_STANDING_SCOPE_AGENT
+	put := func(scope v1.StandingScope, name, tool string) error {
+		_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{Scope: scope, Name: name, Tool: tool, Expiry: durationpb.New(time.Hour)})
+		return err
+	}
+	require.NoError(t, put(session, "s", "one"))
+	require.NoError(t, put(agent, "s", "two"))
+	require.NoError(t, put(agent, "b", "three"))
+	for _, tt := range []struct {
+		req  *v1.ListStandingRequest
+		want []string
+	}{
+		{&v1.ListStandingRequest{}, []string{"one", "two", "three"}},
+		{&v1.ListStandingRequest{Scope: agent}, []string{"two", "three"}},
+		{&v1.ListStandingRequest{Name: "s"}, []string{"one", "two"}},
+		{&v1.ListStandingRequest{Scope: session, Name: "s"}, []string{"one"}},
+		{&v1.ListStandingRequest{Scope: session, Name: "b"}, nil},
+	} {
+		list, err := n.approvals.ListStanding(n.ctx(), tt.req)
+		require.NoError(t, err)
+		var got []string
+		for _, a := range list.Standings {
+			got = append(got, a.Tool)
+		}
+		require.ElementsMatch(t, tt.want, got, tt.req)
+	}
+	_, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	requireRefused(t, put(session, "s", "four"), connect.CodeNotFound, "NOT_FOUND", "no open session")
+}
+
 // A request that is sent again is answered by what stands then.
 func TestStandingSentAgain(t *testing.T) {
 	n := asking(t, "timeout: 300s")
