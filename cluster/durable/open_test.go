@@ -317,6 +317,42 @@ func tearLast(t *testing.T, path string, index uint64) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
+// A batch may begin in the last bytes of a sector. If nothing but those was
+// written, its end is missing, however much they look like an end themselves.
+func TestABatchOfWhichTheFirstFrameWasWritten(t *testing.T) {
+	for size := 10; ; size++ {
+		require.Less(t, size, 200, "no batch ended where it was to end")
+		cfg := storeConfig(t, func(c *Options) { c.LogStore, c.Segment = WAL, 64<<10 })
+		s := mustOpenLog(t, cfg)
+		require.NoError(t, s.StoreLog(entryAt(1, 1, size)))
+		files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
+		require.NoError(t, err)
+		b, err := os.ReadFile(files[0])
+		require.NoError(t, err)
+		end := (len(bytes.TrimRight(b, "\x00")) + walFrame - 1) / walFrame * walFrame
+		if end%walSector != walSector-walFrame {
+			require.NoError(t, s.Close())
+			continue
+		}
+		one, err := os.ReadFile(filepath.Join(cfg.Dir, waterFile))
+		require.NoError(t, err)
+		require.NoError(t, s.StoreLogs([]*raft.Log{entryAt(2, 1, 2000), entryAt(3, 1, 10)}))
+		require.NoError(t, s.Close())
+		b, err = os.ReadFile(files[0])
+		require.NoError(t, err)
+		require.EqualValues(t, walEntry, b[end])
+		clear(b[end+walFrame:])
+		require.NoError(t, os.WriteFile(files[0], b, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), one, 0o600))
+		s = mustOpenLog(t, cfg)
+		last, err := s.LastIndex()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, last)
+		require.NoError(t, s.Close())
+		return
+	}
+}
+
 // What was cut short is dropped: a batch of which a sector, or the end, was never
 // written, and which is not known to be. What was written and has changed since is damage, also in the last
 // batch.

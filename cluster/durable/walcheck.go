@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"math/bits"
 	"os"
 )
 
@@ -122,8 +121,8 @@ func readTail(b []byte) (t tail) {
 
 // cutShort reports whether the batch that is not whole may be one that was never
 // written as a whole: a sector of it is missing, or its end is, and no other
-// stands behind it. A batch that was written ends with a commit, also if a bit of
-// that has changed.
+// stands behind it. A batch that was written ends with a commit; one whose kind
+// has changed still has the checksum of the batch.
 func (t *tail) cutShort(b []byte) bool {
 	commit := 0
 	for at := t.whole; at < len(b); at += walFrame {
@@ -142,8 +141,9 @@ func (t *tail) cutShort(b []byte) bool {
 		}
 		at = end
 	}
-	last := binary.LittleEndian.Uint32(b[len(b)-walFrame:])
-	return bits.OnesCount32(last^walCommit) > 1
+	end := len(b) - walFrame
+	kind, sum := binary.LittleEndian.Uint32(b[end:]), binary.LittleEndian.Uint32(b[end+4:])
+	return kind != walCommit && sum != crc32.Checksum(b[t.whole:end], castagnoli)
 }
 
 func missing(b []byte) bool {
