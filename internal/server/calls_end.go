@@ -185,6 +185,7 @@ func (e *end) respond() error {
 	case session.LeaseLost:
 		if out.Reason = "The lease of this call ran out before; it was settled as unknown and counts as executed"; res.Signal != nil {
 			out.Reason = words.KilledText(res.Signal) + "; the call was settled as unknown and counts as executed"
+			out.Signal = words.SignalOf(res.Signal, 0)
 		}
 	}
 	e.s.audit.end(e, out)

@@ -184,6 +184,7 @@ func TestKill(t *testing.T) {
 	}
 	end := n.end("s0", "a")
 	require.Equal(t, v1.Outcome_OUTCOME_LEASE_LOST, end.Outcome)
+	require.Equal(t, "KILL", end.GetSignal().GetSignal())
 	require.Contains(t, end.Reason, "killed: look")
 	renewed, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{SessionId: "s0", SlotId: "b", Token: 1}}})
 	require.NoError(t, err)

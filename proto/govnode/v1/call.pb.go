@@ -1053,6 +1053,7 @@ type EndCallResponse struct {
 	CheckpointId  string                 `protobuf:"bytes,4,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // empty unless this call made one
 	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Signal        *Signal                `protobuf:"bytes,7,opt,name=signal,proto3" json:"signal,omitempty"` // with LEASE_LOST, the KILL that ended the call
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1127,6 +1128,13 @@ func (x *EndCallResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *EndCallResponse) GetSignal() *Signal {
+	if x != nil {
+		return x.Signal
+	}
+	return nil
 }
 
 type CancelCallRequest struct {
@@ -1983,14 +1991,15 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
 	"\tthreshold\x18\x03 \x01(\x01R\tthreshold\x12#\n" +
 	"\rbaseline_hash\x18\x04 \x01(\tR\fbaselineHash\x12!\n" +
-	"\fcurrent_hash\x18\x05 \x01(\tR\vcurrentHash\"\xee\x01\n" +
+	"\fcurrent_hash\x18\x05 \x01(\tR\vcurrentHash\"\x9a\x02\n" +
 	"\x0fEndCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x120\n" +
 	"\bcounters\x18\x02 \x01(\v2\x14.govnode.v1.CountersR\bcounters\x12'\n" +
 	"\x05drift\x18\x03 \x01(\v2\x11.govnode.v1.DriftR\x05drift\x12#\n" +
 	"\rcheckpoint_id\x18\x04 \x01(\tR\fcheckpointId\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"K\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12*\n" +
+	"\x06signal\x18\a \x01(\v2\x12.govnode.v1.SignalR\x06signal\"K\n" +
 	"\x11CancelCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -2157,43 +2166,44 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	26, // 28: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
 	7,  // 29: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
 	11, // 30: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	26, // 31: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	7,  // 32: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	5,  // 33: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	10, // 34: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	13, // 35: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	34, // 36: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	35, // 37: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	36, // 38: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	37, // 39: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
-	24, // 40: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	8,  // 41: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	12, // 42: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	14, // 43: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	38, // 44: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	39, // 45: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	40, // 46: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	16, // 47: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	41, // 48: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
-	15, // 49: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	17, // 50: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	15, // 51: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	17, // 52: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 53: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	10, // 54: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	13, // 55: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	18, // 56: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	20, // 57: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	8,  // 58: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	12, // 59: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	14, // 60: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	19, // 61: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	21, // 62: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	58, // [58:63] is the sub-list for method output_type
-	53, // [53:58] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	31, // 31: govnode.v1.EndCallResponse.signal:type_name -> govnode.v1.Signal
+	26, // 32: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 33: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 34: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	10, // 35: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	13, // 36: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	34, // 37: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	35, // 38: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	36, // 39: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	37, // 40: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
+	24, // 41: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	8,  // 42: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	12, // 43: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	14, // 44: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	38, // 45: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	39, // 46: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	40, // 47: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	16, // 48: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	41, // 49: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
+	15, // 50: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	17, // 51: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	15, // 52: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	17, // 53: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 54: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	10, // 55: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	13, // 56: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	18, // 57: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	20, // 58: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 59: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	12, // 60: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	14, // 61: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	19, // 62: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	21, // 63: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	59, // [59:64] is the sub-list for method output_type
+	54, // [54:59] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

@@ -194,7 +194,10 @@ class Drift(Message):
 
 
 class Ended(Message):
-    """The answer to the end of a call: ``outcome`` is ENDED, ALREADY_ENDED or LEASE_LOST."""
+    """The answer to the end of a call: ``outcome`` is ENDED, ALREADY_ENDED or LEASE_LOST.
+
+    ``signal`` is the KILL that ended it before.
+    """
 
     outcome: Word = ""
     counters: Counters = Counters()
@@ -202,6 +205,7 @@ class Ended(Message):
     checkpoint_id: str = ""
     reason: str = ""
     index: int = 0
+    signal: Signal | None = None
 
 
 class Evaluation(Message):

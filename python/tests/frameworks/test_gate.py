@@ -184,3 +184,27 @@ def test_begin_that_is_cancelled_leaves_nothing(client: govnode.Client) -> None:
         return bool(pool.waiting == 0 and pool.in_use == 0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_end_of_a_call_tells_of_a_kill(client: govnode.Client, session: govnode.Session, mode: str) -> None:
+    """Also of the last call of a run, behind which no other would hear of it."""
+    gate = Gate(session)
+
+    def work() -> None:
+        client.signal("KILL", session_id=session.id, reason="enough")
+
+    async def awork() -> None:
+        work()
+
+    if mode == "sync":
+        gate.enter("shell", {}).run(work)
+    else:
+
+        async def scenario() -> None:
+            await (await gate.aenter("shell", {})).arun(awork)
+
+        asyncio.run(scenario())
+    killed = gate.killed()
+    assert killed is not None
+    assert "enough" in killed.reason

@@ -443,7 +443,7 @@ class Passage:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", call.id, e)
         except LeaseLost as e:
             log.warning("govnode: call %s had lost its slots when it ended: %s", call.id, e)
-        signal = call.signal
+        signal = (call.ended.signal if call.ended is not None else None) or call.signal
         if signal is not None and signal.signal == "KILL" and self.ways is not None:
             self.ways.killed = Denied("SESSION_CLOSED", f"killed: {signal.reason}", signal=signal)
 
