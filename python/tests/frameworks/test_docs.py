@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import govnode
-from govnode import testing
+from govnode import integrations, testing
 
 PAGES = Path(__file__).parents[3] / "docs" / "python"
 SCRIPT: list[Any] = [[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]
@@ -53,6 +53,26 @@ def test_page(
     assert (info.executions, info.attempts, info.open_calls) == (1, 2, ())
     assert "done" in str(names["result"])
     names["client"].close()
+
+
+def test_page_of_the_kernels(address: testing.Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("langchain.agents", reason="LangChain is not installed")
+    page = PAGES.parent / "python-kernels.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    monkeypatch.setenv("GOVNODE_ADDRESSES", address)
+    model = importlib.import_module("test_langchain").ScriptedModel(script=SCRIPT)
+    names: dict[str, Any] = {"model": model, "__name__": "page"}
+    exec(compile(blocks[0], page.name, "exec", dont_inherit=True), names)
+    kernel = names["kernel"]
+    assert kernel.contexts["anna"].call_count == 1
+    assert [v.category for v in kernel.get_violations()] == ["blocked_pattern_input"]
+    names["client"].close()
+
+
+def test_every_kernel_is_on_the_page() -> None:
+    page = (PAGES.parent / "python-kernels.md").read_text()
+    assert all(f"`{name}`" in page for name in integrations._KERNELS)
 
 
 def test_every_page_is_run() -> None:
