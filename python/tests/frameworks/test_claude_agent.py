@@ -180,6 +180,8 @@ class ClaudeAgent(Driver):
 
     async def ago(self, session: Any, script: Script, tool: Any, mode: str, **options: Any) -> Seen:
         given = scripted(script, tool)
+        if "options" in options:
+            options["call_options"] = options.pop("options")
         if mode == "stream":
             return await seen(governed_query(prompt="go", options=given, session=session, names=plain, **options))
         async with GovnodeClient(given, session, names=plain, **options) as client:

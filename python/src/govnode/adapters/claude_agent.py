@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Denied
 from ._gate import Gate, Passage, PolicyViolationError, Sessions, missing
@@ -39,6 +39,9 @@ try:
     )
 except ImportError as e:
     raise missing("Claude Agent SDK", "claude-agent") from e
+
+if TYPE_CHECKING:
+    from .._options import CallOptions
 
 log = logging.getLogger("govnode")
 
@@ -328,10 +331,21 @@ class GovnodeHooks:
 
 
 class GovnodeClient(ClaudeSDKClient):
-    """A ClaudeSDKClient whose tools are governed. The arguments are those of ``GovnodeHooks``."""
+    """A ClaudeSDKClient whose tools are governed.
 
-    def __init__(self, options: Any, session: Sessions, *, transport: Any = None, **gate_options: Any) -> None:
-        self.hooks = GovnodeHooks(session, **gate_options)
+    The other arguments are those of ``GovnodeHooks``, whose ``options`` are ``call_options`` here.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        session: Sessions,
+        *,
+        transport: Any = None,
+        call_options: CallOptions | None = None,
+        **gate_options: Any,
+    ) -> None:
+        self.hooks = GovnodeHooks(session, options=call_options, **gate_options)
         super().__init__(self.hooks.govern(options), transport)
 
     async def receive_messages(self) -> AsyncGenerator[Any, None]:
