@@ -41,6 +41,7 @@ POINTS = {
     "no service, `fail_open`: counted later": ("test_fail_open_leaves_a_trace",),
     "slot back after an error": ("test_slot_comes_back_after_an_error",),
     "slot back after cancellation": ("test_slot_comes_back_after_cancellation",),
+    "slot back when a stream is closed": ("test_closed_stream_gives_the_slot_back",),
     "slot back after `kill -9`": ("test_killed_process_gives_its_slot_back",),
     "a cancelled thread keeps its slot": ("test_cancelled_thread_keeps_its_slot_until_it_ends",),
     "a lost answer is not counted twice": ("test_lost_answer_is_not_counted_twice",),

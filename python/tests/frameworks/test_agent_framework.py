@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from conftest import eventually
 from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
 
 import govnode
@@ -84,6 +85,27 @@ DRIVER = AgentFramework()
 
 class TestAgentFramework(Laws):
     driver = DRIVER
+
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
+        async def shell(command: str) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+        async def scenario() -> None:
+            session.open()
+            stream = DRIVER.agent(session, [[("shell", {"command": "ls"})], "done"], shell).run("go", stream=True)
+
+            async def read() -> None:
+                async for _ in stream:
+                    pass
+
+            reader = asyncio.create_task(read())
+            await asyncio.to_thread(eventually, lambda: len(session.read().open_calls) == 1)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
+
+        asyncio.run(scenario())
 
     @pytest.mark.parametrize("mode", ["async", "stream"])
     def test_synchronous_tools(self, session: govnode.Session, mode: str) -> None:

@@ -362,7 +362,7 @@ class TestClaudeAgent(Laws):
 
         asyncio.run(scenario())
 
-    def test_query_that_is_closed_early_gives_the_slot_back(self, session: govnode.Session) -> None:
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             options = scripted(ONE, endless(asyncio.Event()))
             messages = governed_query(prompt="go", options=options, session=session)

@@ -127,7 +127,7 @@ class TestOpenAIAgents(Laws):
         asyncio.run(Runner.run(agent, "go", run_config=RunConfig(group_id="a")))
         assert client.get_session(f"{session.id}-a").executions == 1
 
-    def test_cancelled_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()
 

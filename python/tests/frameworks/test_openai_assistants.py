@@ -220,7 +220,7 @@ class TestOpenAIAssistants(Laws):
         assert governed.context.prompt_tokens == 7
 
     @pytest.mark.parametrize("mode", ["sync", "async"])
-    def test_stream_that_is_closed_early_cancels_its_run(self, session: govnode.Session, mode: str) -> None:
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session, mode: str) -> None:
         with Provider(SCRIPT) as provider:
             if mode == "sync":
                 governed = self.made(provider, session)

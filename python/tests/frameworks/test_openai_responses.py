@@ -352,7 +352,7 @@ class TestOpenAIResponses(Laws):
         assert calls_of(raised.value.response)
 
     @pytest.mark.parametrize("mode", ["sync", "async"])
-    def test_stream_that_is_closed_early(self, session: govnode.Session, mode: str) -> None:
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session, mode: str) -> None:
         tool = Tool()
         with Provider([[("shell", {"command": "ls"})], "done"]) as provider:
             request: Any = {"model": "scripted", "input": "go", "stream": True}

@@ -441,7 +441,7 @@ class TestChatCompletionAgent(Laws):
         assert "Task is completed" in asyncio.run(scenario())
         assert session.read().executions == 1
 
-    def test_stream_that_is_cancelled_gives_the_slot_back(self, session: govnode.Session) -> None:
+    def test_closed_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:
             started = asyncio.Event()
 
