@@ -104,31 +104,48 @@ func (c *Client) getApproval(ctx context.Context, id string, wait time.Duration)
 	return res.GetApproval(), err
 }
 
-// ListApprovals returns one page of the approvals in a state, of any if it is 0, in
-// messages of govnode/v1.
-func (c *Client) ListApprovals(ctx context.Context, state govnodev1.ApprovalState, pageSize int32, pageToken string) (*govnodev1.ApprovalServiceListResponse, error) {
+// Approvals are those that a list is of; a field that is 0 leaves out none.
+type Approvals struct {
+	State          govnodev1.ApprovalState
+	Session, Agent string
+}
+
+// ListApprovals returns one page of approvals, in messages of govnode/v1.
+func (c *Client) ListApprovals(ctx context.Context, of Approvals, pageSize int32, pageToken string) (*govnodev1.ApprovalServiceListResponse, error) {
 	return read(ctx, c, "ListApprovals", func(ctx context.Context, n *node) (*govnodev1.ApprovalServiceListResponse, error) {
-		return n.approvals.List(ctx, &govnodev1.ApprovalServiceListRequest{State: state, PageSize: pageSize, PageToken: pageToken})
+		return n.approvals.List(ctx, &govnodev1.ApprovalServiceListRequest{
+			State: of.State, SessionId: of.Session, AgentId: of.Agent, PageSize: pageSize, PageToken: pageToken,
+		})
 	})
 }
 
-// Approve and Deny are the vote of an approver, who may not be the agent that asks.
-// The approval as it then is comes as a message of govnode/v1.
-func (c *Client) Approve(ctx context.Context, id, approver, reason string) (*govnodev1.Approval, error) {
-	return c.decide(ctx, id, govnodev1.Vote_VOTE_APPROVE, approver, reason)
+// A Vote is that of an approver, who may not be the agent that asks. Approver must be
+// set. With RequestDigest, that of the approval which the approver has seen, it
+// counts for nothing else that the id may have come to stand for.
+type Vote struct {
+	Approver, Reason string
+	RequestDigest    string
 }
 
-// Deny is the vote of an approver against it; see Approve. The approval as it then
-// is comes as a message of govnode/v1.
-func (c *Client) Deny(ctx context.Context, id, approver, reason string) (*govnodev1.Approval, error) {
-	return c.decide(ctx, id, govnodev1.Vote_VOTE_DENY, approver, reason)
+// Approve votes for an approval. The approval as it then is comes as a message of
+// govnode/v1.
+func (c *Client) Approve(ctx context.Context, id string, v Vote) (*govnodev1.Approval, error) {
+	return c.decide(ctx, id, govnodev1.Vote_VOTE_APPROVE, v)
 }
 
-func (c *Client) decide(ctx context.Context, id string, vote govnodev1.Vote, approver, reason string) (*govnodev1.Approval, error) {
-	if approver == "" {
-		return nil, errors.New("client: approver is empty; say who decides")
+// Deny votes against an approval. The approval as it then is comes as a message of
+// govnode/v1.
+func (c *Client) Deny(ctx context.Context, id string, v Vote) (*govnodev1.Approval, error) {
+	return c.decide(ctx, id, govnodev1.Vote_VOTE_DENY, v)
+}
+
+func (c *Client) decide(ctx context.Context, id string, vote govnodev1.Vote, v Vote) (*govnodev1.Approval, error) {
+	if v.Approver == "" {
+		return nil, errors.New("client: Approver is empty; say who decides")
 	}
-	req := &govnodev1.ApprovalServiceDecideRequest{Id: id, Decision: vote, Approver: approver, Reason: reason, Client: c.cfg.Name}
+	req := &govnodev1.ApprovalServiceDecideRequest{
+		Id: id, Decision: vote, Approver: v.Approver, Reason: v.Reason, RequestDigest: v.RequestDigest, Client: c.cfg.Name,
+	}
 	res, err := change(ctx, c, "Decide", &req.RequestId, func(ctx context.Context, n *node) (*govnodev1.ApprovalServiceDecideResponse, error) {
 		return n.approvals.Decide(ctx, req)
 	})
