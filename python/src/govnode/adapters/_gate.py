@@ -11,42 +11,34 @@ asked for (``on_denied="raise"``).
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import copy
 import hashlib
-import json
 import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from .._behind import abandoning, ending
-from .._calls import Leases
+from .._behind import abandoning
 from .._transport import run
 from ..client import AsyncCall, AsyncSession, Session
-from ..errors import Denied, LeaseLost, NoAnswer, Rejected
+from ..errors import Denied, NoAnswer, Rejected
+from ._passage import Passage, _under_way, _View, _Ways, text_of
 
 if TYPE_CHECKING:
-    from .._core import Live
     from .._options import CallOptions
+
+__all__ = ["Gate", "Killed", "Passage", "PolicyViolationError", "Sessions", "_View", "missing", "text_of"]
 
 log = logging.getLogger("govnode")
 
-T = TypeVar("T")
 Sessions = Session | AsyncSession | Callable[[str], Session | AsyncSession]
 
 _MOST_KEPT = 10_000  # ids of which it is known how often they passed, and conversations
 _MOST_PASSES = 100  # of one id that other processes may have used up
 _OF_AGENTS = ("agent", "handoff")  # kinds of calls that name an agent in the place of a tool
 _LONGEST = 112  # of the service's 128 characters, so that there is room for the number of a pass
-
-# What the frameworks know the calls by that are under way here: a hook that one call meets twice lets it through the
-# second time. It is not the id: the model of an agent in an agent may give the same one to a call of its own.
-_under_way: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("govnode_under_way", default=())
 
 
 class PolicyViolationError(errors.PolicyViolationError):
@@ -59,41 +51,6 @@ class PolicyViolationError(errors.PolicyViolationError):
 
 class Killed(PolicyViolationError):
     """The session is killed: nothing is admitted in it any more, and its run ends."""
-
-
-class _View(Leases):
-    """A client as it is used from threads, or from event loops: with the same leases, keeper and name."""
-
-    def __init__(self, core: Leases, on_loop: bool) -> None:
-        self._of = core
-        self._on_loop = on_loop
-        self.config = core.config
-        self._security = core._security
-
-    @property
-    def _live(self) -> Live:  # type: ignore[override]
-        return self._of._live
-
-    def live(self) -> Live:
-        """Return what there is of the client in this process."""
-        return self._of.live()
-
-
-class _Ways:
-    """A session as it is used from threads and from event loops."""
-
-    def __init__(self, session: Session | AsyncSession) -> None:
-        given = session._core if isinstance(session, Session) else session
-        self.id = given.id
-        self.threads = self._on(given, False)
-        self.loop = self._on(given, True)
-        self.killed: Denied | None = None
-
-    @staticmethod
-    def _on(given: AsyncSession, on_loop: bool) -> AsyncSession:
-        session = copy.copy(given)
-        session._core = _View(given._core, on_loop)
-        return session
 
 
 class Gate:
@@ -307,187 +264,6 @@ class Gate:
                 self._interrupted.popitem(last=False)
 
 
-class Passage:
-    """One call that came to the gate: admitted, or denied with a text for the model."""
-
-    def __init__(self, gate: Gate, arguments: Mapping[str, Any] | str | None) -> None:
-        self._gate = gate
-        self._given = arguments
-        self.ways: _Ways | None = None
-        self.base = ""
-        self.known_by: object = None
-        self.call: AsyncCall | None = None
-        self.denied: Denied | None = None
-        #: Whether the session is killed, so that the run is to end.
-        self.killed = False
-        #: Whether this very call is under way already, and was met by a second hook.
-        self.through = False
-        #: Whether the service sees the arguments within others, beside the name of the agent.
-        self.inside = False
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the tool may run."""
-        return self.denied is None
-
-    @property
-    def text(self) -> str:
-        """What the model is told."""
-        return text_of(self.denied) if self.denied is not None else ""
-
-    @property
-    def changed(self) -> bool:
-        """Whether a guardrail of the policy has changed the arguments."""
-        return self.call is not None and self.call.answer.get("modifiedArguments") is not None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments to use."""
-        if self.changed and self.call is not None:
-            changed = self.call.arguments
-            return dict(changed.get("input") or {}) if self.inside else changed
-        given = json.loads(self._given) if isinstance(self._given, str) else self._given
-        return dict(given or {})
-
-    def run(
-        self,
-        work: Callable[[], T],
-        *,
-        failed: Callable[[T], bool] = lambda _: False,
-        interrupts: tuple[type[BaseException], ...] = (),
-    ) -> T:
-        """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again."""
-        token = _under_way.set((*_under_way.get(), self.known_by))
-        try:
-            result = work()
-        except interrupts:
-            self._interrupted()
-            raise
-        except BaseException as e:
-            self.end("failed" if isinstance(e, Exception) else "cancelled")
-            raise
-        finally:
-            _under_way.reset(token)
-        self.end("failed" if failed(result) else "succeeded", result)
-        return result
-
-    async def arun(
-        self,
-        work: Callable[[], Awaitable[T]],
-        *,
-        threaded: bool = False,
-        failed: Callable[[T], bool] = lambda _: False,
-        interrupts: tuple[type[BaseException], ...] = (),
-    ) -> T:
-        """Run the tool as ``run`` does.
-
-        With ``threaded`` the tool is a synchronous one in a thread, which runs on when its task is cancelled: then the
-        call ends with the thread.
-        """
-        token = _under_way.set((*_under_way.get(), self.known_by))
-        try:
-            result = await (self._outlasting(work) if threaded else work())
-        except interrupts:
-            self._interrupted()
-            raise
-        except Exception:
-            await self.aend("failed")
-            raise
-        except BaseException:
-            self.end_behind("cancelled")
-            raise
-        finally:
-            _under_way.reset(token)
-        await self.aend("failed" if failed(result) else "succeeded", result)
-        return result
-
-    async def _outlasting(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for a tool in a thread. If the wait is cancelled, the call ends when the tool has."""
-
-        async def whole() -> T:
-            return await work()
-
-        task = asyncio.create_task(whole())
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            call, self.call = self.call, None  # whoever catches this must not end it
-            if call is not None:
-                task.add_done_callback(lambda done: _end_with(call, done))
-                _outlasting.add(task)
-                task.add_done_callback(_outlasting.discard)
-            raise
-
-    def end(self, status: str, output: Any = None) -> None:
-        """End the call. Only the first end counts."""
-        if self.call is not None and self.ways is not None:
-            self.call._core = self.ways.threads._core
-            run(self._end(self.call, status, output))
-
-    async def aend(self, status: str, output: Any = None) -> None:
-        """End the call, as ``end`` does."""
-        if self.call is not None and self.ways is not None:
-            self.call._core = self.ways.loop._core
-            await self._end(self.call, status, output)
-
-    def end_behind(self, status: str) -> None:
-        """End the call without waiting for that: where a task is being cancelled it could not."""
-        call, self.call = self.call, None
-        if call is not None:
-            _end_behind(call, status)
-
-    async def _end(self, call: AsyncCall, status: str, output: Any) -> None:
-        try:
-            await call.end(status, output=None if output is None else _text(output))
-        except (NoAnswer, Rejected) as e:
-            log.warning("govnode: the end of call %s is not known to have arrived: %s", call.id, e)
-        except LeaseLost as e:
-            log.warning("govnode: call %s had lost its slots when it ended: %s", call.id, e)
-        signal = (call.ended.signal if call.ended is not None else None) or call.signal
-        if signal is not None and signal.signal == "KILL" and self.ways is not None:
-            self.ways.killed = Denied("SESSION_CLOSED", f"killed: {signal.reason}", signal=signal)
-
-    def _interrupted(self) -> None:
-        if self.call is not None:
-            self._gate._interrupt(self.base, self.call)
-
-
-_outlasting: set[asyncio.Task[Any]] = set()  # a loop keeps no hold of its tasks
-
-
-def _end_with(call: AsyncCall, task: asyncio.Task[Any]) -> None:
-    """End a call whose tool has ended; one of which that cannot be known any more is renewed no longer, and lapses."""
-    if task.cancelled():
-        if call._lease is not None and call._live.keeper.ended(call._lease):
-            call._live.keeper.forget(call._lease)
-        return
-    task.exception()
-    _end_behind(call, "cancelled")
-
-
-def _end_behind(call: AsyncCall, status: str) -> None:
-    lease, keeper = call._lease, call._live.keeper
-    if lease is None:  # failed open: this asks nothing, it is noted for later
-        run(cast("Coroutine[Any, Any, Any]", call._end(status, None, 0, None)))
-        return
-    if call._settled or call._elsewhere() or not keeper.ended(lease):
-        return
-    call._settled = True
-    keeper.later(ending(call._session.end_body(call.id, status)), max(lease.ttl, 1.0))
-    keeper.forget(lease)
-
-
-def text_of(denied: Denied) -> str:
-    """Return a refusal in words for a model."""
-    text = f"Denied by govnode: {denied.reason or denied.outcome.lower()}"
-    approval = denied.approval
-    if approval is not None and approval.id and approval.id not in text:
-        text += f" (approval {approval.id})"
-    if denied.retry_after > 0:
-        text += f" (try again after {denied.retry_after:.3g} s)"
-    return text
-
-
 def missing(framework: str, extra: str) -> ImportError:
     """Return the error of an adapter whose framework is not installed."""
     return ImportError(f"govnode: {framework} is not installed: pip install 'govnode[{extra}]'")
@@ -502,10 +278,3 @@ def _named(id: str) -> str:
     if len(id) <= _LONGEST and re.fullmatch(r"[A-Za-z0-9._:@/-]+", id):
         return id
     return "h:" + hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()
-
-
-def _text(output: Any) -> str:
-    try:
-        return output if isinstance(output, str) else str(getattr(output, "content", output))
-    except Exception:  # an output that cannot be shown is none for drift
-        return type(output).__name__
