@@ -269,7 +269,9 @@ class GovernancePlugin(GovnodePlugin):
         answer = await super().before_tool_callback(tool=tool, tool_args=tool_args, tool_context=tool_context)
         if answer is not None:
             # ADK shows other agents what was called with which arguments, and the answer, as texts.
-            self._refusals.extend((answer["error"], str(answer), str(dict(sorted(tool_args.items())))))
+            self._refusals.extend((answer["error"], str(answer)))
+            if tool_args:
+                self._refusals.append(str(dict(sorted(tool_args.items()))))
         return answer
 
     async def after_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any) -> Any:
@@ -386,6 +388,11 @@ def _looked_part(part: Any, look: Callable[[str], str]) -> Any:
         used = _looked(answer.response, look)
         if used is not answer.response:
             return part.model_copy(update={"function_response": answer.model_copy(update={"response": used})})
+    for name, field_name in (("executable_code", "code"), ("code_execution_result", "output")):
+        ran = getattr(part, name)
+        text = getattr(ran, field_name, None)
+        if text and (used := look(text)) != text:
+            return part.model_copy(update={name: ran.model_copy(update={field_name: used})})
     return part
 
 
