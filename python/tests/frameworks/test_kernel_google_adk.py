@@ -18,6 +18,8 @@ from govnode.integration import (
     GovernancePolicy,
     PolicyConfig,
     PolicyViolationError,
+    ToolCallRequest,
+    ToolCallResult,
 )
 
 pytest.importorskip("google.adk", reason="Google ADK is not installed")
@@ -238,12 +240,18 @@ class TestGoogleADKKernel(KernelLaws):
 
     def test_12_3_1_a_refusal_may_be_shown_to_other_agents(self, client: govnode.Client) -> None:
         """ADK tells them in a text what was called, and what came of it."""
+
+        class Quotes:
+            def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+                return ToolCallResult(request.arguments["command"] != "no", """don't say "rm -rf" here""")
+
         tool = Tool()
-        first = FRAMEWORK.agent([[("shell", {"command": "rm -rf 'it\\'s' /"})], "first"], tool.function, name="first")
+        script: Script = [[("shell", {"command": c})] for c in ("rm -rf 'it' /", "no")]
+        first = FRAMEWORK.agent([*script, "first"], tool.function, name="first")
         second = FRAMEWORK.agent(["second"], name="second")
-        kernel: Any = DRIVER.make(client)
+        kernel: Any = DRIVER.make(client, interceptors=[Quotes()])
         seen = run(kernel.as_plugin("tester"), SequentialAgent(name="both", sub_agents=[first, second]))
-        assert "rm -rf" in seen.model_saw[0]
+        assert all("rm -rf" in told for told in seen.model_saw)
         assert tool.executed == []
         assert seen.final == "second"
 
