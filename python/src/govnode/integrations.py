@@ -12,6 +12,7 @@ _KERNELS = {
     "AnthropicKernel": "anthropic",
     "AutoGenKernel": "autogen",
     "CrewAIKernel": "crewai",
+    "GoogleADKKernel": "google_adk",
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
     "PydanticAIKernel": "pydantic_ai",
@@ -20,6 +21,7 @@ _KERNELS = {
 
 # What belongs to a kernel.
 _BESIDE = {
+    "ADKExecutionContext": "google_adk",
     "AnthropicContext": "anthropic",
     "RequestCancelledException": "anthropic",
     "HumanApprovalRequired": "pydantic_ai",
