@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import eventually
 from faults import Proxy
-from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
+from laws import SCRIPT, Driver, Laws, Script, Seen, Tool, flush
 
 import govnode
 from govnode import testing
@@ -420,8 +420,7 @@ class TestAnthropic(Laws):
             run.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await run
-            with session.call("other"):
-                pass
+            await asyncio.to_thread(flush, session)
             assert len(session.read().open_calls) == 1
             go_on.set()
             await asyncio.to_thread(eventually, lambda: session.read().open_calls == ())
