@@ -15,7 +15,9 @@ _KERNELS = {
     "GoogleADKKernel": "google_adk",
     "LangChainKernel": "langchain",
     "OpenAIAgentsKernel": "openai_agents",
+    "OpenAIKernel": "openai",
     "PydanticAIKernel": "pydantic_ai",
+    "SemanticKernelWrapper": "semantic_kernel",
     "SmolagentsKernel": "smolagents",
 }
 
@@ -23,7 +25,9 @@ _KERNELS = {
 _BESIDE = {
     "ADKExecutionContext": "google_adk",
     "AnthropicContext": "anthropic",
+    "AssistantContext": "openai",
     "RequestCancelledException": "anthropic",
+    "SKContext": "semantic_kernel",
     "HumanApprovalRequired": "pydantic_ai",
 }
 

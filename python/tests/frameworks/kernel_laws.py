@@ -55,7 +55,11 @@ class KernelDriver:
         named = GovernancePolicy(
             name=f"kernel-{next(_numbers)}", **{"blocked_patterns": ["rm -rf"], "max_concurrent": 50, **(policy or {})}
         )
-        return self.kernel(named, client=client, **options)
+        return self.new(named, client=client, **options)
+
+    def new(self, policy: GovernancePolicy, **options: Any) -> FrameworkKernel:
+        """Return a kernel under a policy."""
+        return self.kernel(policy, **options)
 
     def run(
         self,
@@ -161,7 +165,7 @@ class KernelLaws:
 
         def kernel() -> FrameworkKernel:
             limits = {"max_calls_per_tool": {"shell": 1}}
-            return self.driver.kernel(GovernancePolicy(**policy), client=client, limits=limits)
+            return self.driver.new(GovernancePolicy(**policy), client=client, limits=limits)
 
         assert "ran ls" in self.driver.run(kernel(), LS, tool.function, mode, session_id).model_saw[0]
         assert "shell" in self.driver.told(kernel(), LS, tool.function, mode, session_id)

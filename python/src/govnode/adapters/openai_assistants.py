@@ -52,11 +52,18 @@ class _Governed:
     """What the proxies of both kinds of clients share."""
 
     def __init__(
-        self, assistant: Any, client: Any, functions: Functions, retries: int, timeout: float, poll_interval: float
+        self,
+        assistant: Any,
+        client: Any,
+        functions: Functions,
+        retries: int,
+        timeout: float,
+        poll_interval: float,
+        context: Any = None,
     ) -> None:
         self.assistant = assistant
         self.functions = functions
-        self.context = AssistantContext(assistant.id)
+        self.context = context if context is not None else AssistantContext(assistant.id)
         self._client = client.with_options(max_retries=0)  # what is repeated is repeated here
         self._retries = retries
         self._timeout = timeout
