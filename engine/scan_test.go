@@ -71,10 +71,13 @@ func TestScanFailsClosed(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, yaml := range map[string]string{"patterns": "blocked_patterns: [a]", "none": "max_attempts: 9"} {
-		r := scanPolicy(t, yaml).Scan(done, ScanInput, "aaa")
-		require.False(t, r.Decision.Allowed, name)
-		require.Equal(t, CategoryPolicyError, r.Decision.Category, name)
-		require.NotEmpty(t, r.Decision.Error, name)
+		for _, text := range []string{"bbb", "write to jane@example.org"} { // with what would be redacted, too
+			r := scanPolicy(t, yaml).Scan(done, ScanInput, text)
+			require.False(t, r.Decision.Allowed, name)
+			require.Equal(t, CategoryPolicyError, r.Decision.Category, name)
+			require.NotEmpty(t, r.Decision.Error, name)
+			require.Empty(t, r.Redacted, name)
+		}
 	}
 	r := scanPolicy(t, "blocked_patterns: [a]", WithCeiling(time.Nanosecond)).Scan(t.Context(), ScanInput, strings.Repeat("a", MaxScan))
 	require.False(t, r.Decision.Allowed)
