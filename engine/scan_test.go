@@ -71,7 +71,7 @@ func TestScanFailsClosed(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, yaml := range map[string]string{"patterns": "blocked_patterns: [a]", "none": "max_attempts: 9"} {
-		for _, text := range []string{"bbb", "write to jane@example.org"} { // with what would be redacted, too
+		for _, text := range []string{"aaa", "write to jane@example.org"} { // with what would be redacted, too
 			r := scanPolicy(t, yaml).Scan(done, ScanInput, text)
 			require.False(t, r.Decision.Allowed, name)
 			require.Equal(t, CategoryPolicyError, r.Decision.Category, name)
