@@ -417,8 +417,9 @@ func TestPeopleSeeAllArguments(t *testing.T) {
 func TestTheTrailOfApprovals(t *testing.T) {
 	n := asking(t, "required: 2, timeout: 300s")
 	id := n.required("c")
-	for _, who := range []string{"amy", "bob"} {
-		_, err := n.vote(id, who, v1.Vote_VOTE_APPROVE)
+	for _, who := range []string{"amy", "amy", "bob", "bob"} { // each is sent again, under its id
+		_, err := n.approvals.Decide(n.ctx(), &v1.ApprovalServiceDecideRequest{
+			Id: id, Approver: who, Decision: v1.Vote_VOTE_APPROVE, Reason: "seen", RequestId: who, Client: "ui"})
 		require.NoError(t, err)
 	}
 	first := n.begin("s", "c")
