@@ -351,7 +351,7 @@ class Laws:
                 pytest.fail(str(child.communicate()[1]))
             assert client.get_pool("policy/mortal").in_use == 1
             child.kill()
-            child.communicate()
+            child.wait()  # its output may be held open longer, by a process that it had started
         eventually(lambda: client.get_pool("policy/mortal").in_use == 0)
 
     def child(self, script: str, address: str, path: Path, mode: str) -> subprocess.Popen[str]:
