@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -76,5 +77,33 @@ func TestSignals(t *testing.T) {
 		require.ErrorContains(t, err, "client: Target: set one of")
 		_, err = c.Signal(t.Context(), client.Target{Agent: "a", Everything: true}, client.Stop, "")
 		require.ErrorContains(t, err, "client: Target: set one of")
+	})
+}
+
+// A list goes on behind its first page.
+func TestAllSignalsAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, stop := service(t)
+		defer stop()
+		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": h}}, []string{"a:1"})
+		prepare(t, c, 1)
+		const sessions = 1001 // more than one page has
+		want := map[string]bool{}
+		for i := range sessions {
+			id := fmt.Sprintf("s%d", i)
+			_, err := c.CreateSession(t.Context(), client.Session{ID: id, Agent: "x", Policy: "p"})
+			require.NoError(t, err)
+			_, err = c.Signal(t.Context(), client.Target{Session: id}, client.Stop, "")
+			require.NoError(t, err)
+			want[id] = true
+		}
+		all, err := c.ListSignals(t.Context())
+		require.NoError(t, err)
+		got := map[string]bool{}
+		for _, s := range all {
+			got[s.GetSessionId()] = true
+		}
+		require.Equal(t, want, got)
+		require.Len(t, all, sessions)
 	})
 }
