@@ -41,6 +41,9 @@ from mcp.types import ToolAnnotations
 
 from govnode.adapters.claude_agent import GovnodeClient, GovnodeHooks, governed_query
 
+# Milliseconds in which the CLI has to start, which it may need beside other load.
+os.environ["CLAUDE_CODE_STREAM_CLOSE_TIMEOUT"] = "300000"
+
 PREFIX = "mcp__tools__"
 ONE: Script = [[("shell", {"command": "ls"})], "done"]
 SPAWN = [("Agent", {"description": "d", "prompt": "go", "subagent_type": "sub", "run_in_background": False})]
