@@ -274,6 +274,7 @@ func (c *End) fields(f *codec) {
 	f.Texts(9, &c.Rates)
 	f.bills(10, &c.Spent)
 	f.Texts(11, &c.Budgets)
+	f.fingerprint(12, &c.Content)
 }
 
 func (o *Output) fields(f *codec) {

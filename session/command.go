@@ -156,7 +156,8 @@ type (
 		Output            Output
 		Rates             []string // premise: where it has spent what its end corrects
 		Spent             []Bill
-		Budgets           []string // premise: what it was charged to
+		Budgets           []string    // premise: what it was charged to
+		Content           Fingerprint // of the Begin that it ends; not looked at where it is zero
 	}
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.

@@ -236,6 +236,10 @@ func (s *State) end(c *End, r *Result) {
 		r.Code = StillWaiting
 		return
 	}
+	if !c.ends(h.Content) {
+		r.Code = Invalid
+		return
+	}
 	if !h.within(c.Pools, r) || !h.ratesNamed(c.Rates) {
 		r.Code, r.Pools, r.Rates, r.Names = StalePremise, h.PoolNames(), h.RateNames(), h.BudgetNames()
 		return
@@ -295,6 +299,8 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 		}
 	case Code(m.Code()) == Ended && m.Value != uint64(c.Status):
 		r.Code = IDReused
+	case (Code(m.Code()) == Ended || Code(m.Code()) == LeaseLost) && !c.ends(m.Content):
+		r.Code = Invalid
 	case Code(m.Code()) == Ended:
 		r.Code, r.Repeat = AlreadyEnded, true
 	case Code(m.Code()) == LeaseLost:
@@ -302,6 +308,11 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 	default:
 		r.Code = NotFound // it was never admitted
 	}
+}
+
+// ends reports whether what it ends is what its maker thinks it is.
+func (c *End) ends(content Fingerprint) bool {
+	return c.Content == Fingerprint{} || c.Content == content
 }
 
 // noteOutput keeps the first output of a session, and the score of later ones.

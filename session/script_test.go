@@ -262,7 +262,11 @@ func (s *script) command(verb string) session.Command {
 		return c
 	case "end":
 		status := map[string]session.Status{"ok": session.Succeeded, "failed": session.Failed, "cancelled": session.Cancelled}[s.str("status", "ok")]
-		return &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Rates: rates, Status: status, Tokens: s.num("tokens", -1), Budgets: s.words("budgets"), Spent: s.bills()}
+		c := &session.End{NS: "ns", Session: s.args["s"], Call: s.args["call"], Pools: names, Rates: rates, Status: status, Tokens: s.num("tokens", -1), Budgets: s.words("budgets"), Spent: s.bills()}
+		if s.args["content"] != "" {
+			c.Content = s.print()
+		}
+		return c
 	case "cancel":
 		if s.args["client"] != "" {
 			return &session.Cancel{NS: "ns", Client: s.args["client"], Call: s.args["slot"], Pools: []string{one}}

@@ -259,6 +259,12 @@ func (g *Generator) end() session.Command {
 	if len(c.Rates) > 0 && g.once(10) {
 		c.Rates = c.Rates[1:]
 	}
+	switch {
+	case g.once(20):
+		c.Content = g.content()
+	case g.once(3):
+		c.Content = h.content
+	}
 	g.bill(c, h.held)
 	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}

@@ -182,6 +182,9 @@ func (s *space) end(c *session.End, r *session.Result) {
 	case h.waits():
 		r.Code = session.StillWaiting
 		return
+	case c.Content != (session.Fingerprint{}) && c.Content != h.content:
+		r.Code = session.Invalid
+		return
 	case !names(c.Pools, h) || !h.corrects(c.Rates):
 		r.Code, r.Pools, r.Rates, r.Names = session.StalePremise, poolsOf(h), h.rates(), h.budgets()
 		return
@@ -238,6 +241,8 @@ func (s *space) endAgain(c *session.End, x *sess, r *session.Result) {
 		r.Code = session.NotFound
 	case f.code == session.Ended && f.value != uint64(c.Status):
 		r.Code = session.IDReused
+	case (f.code == session.Ended || f.code == session.LeaseLost) && c.Content != (session.Fingerprint{}) && c.Content != f.content:
+		r.Code = session.Invalid
 	case f.code == session.Ended:
 		r.Code, r.Repeat = session.AlreadyEnded, true
 	case f.code == session.LeaseLost:

@@ -323,6 +323,7 @@ type BeginCallRequest struct {
 	// Label of the server that has the tool, of hosted and MCP tools: standing
 	// approvals name it.
 	ServerLabel   string `protobuf:"bytes,19,opt,name=server_label,json=serverLabel,proto3" json:"server_label,omitempty"`
+	MetadataJson  string `protobuf:"bytes,20,opt,name=metadata_json,json=metadataJson,proto3" json:"metadata_json,omitempty"` // in place of metadata, where values are more than texts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,6 +491,13 @@ func (x *BeginCallRequest) GetServerLabel() string {
 	return ""
 }
 
+func (x *BeginCallRequest) GetMetadataJson() string {
+	if x != nil {
+		return x.MetadataJson
+	}
+	return ""
+}
+
 // BudgetAmount is an amount of one budget: a decimal with at most 6 fractional
 // digits, 1 if empty.
 type BudgetAmount struct {
@@ -647,8 +655,11 @@ type BeginCallResponse struct {
 	Approval *CallApproval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
 	Rate     string        `protobuf:"bytes,14,opt,name=rate,proto3" json:"rate,omitempty"` // with RATE_LIMITED: which one
 	// With BUDGET_EXCEEDED: the budget that has no room, and how much was left.
-	Budget        *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
-	Signal        *Signal       `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
+	Budget *BudgetAmount `protobuf:"bytes,15,opt,name=budget,proto3" json:"budget,omitempty"`
+	Signal *Signal       `protobuf:"bytes,13,opt,name=signal,proto3" json:"signal,omitempty"` // with STOPPED, and with SESSION_CLOSED of one that was killed
+	// Rules look at what the tool returns: end the call with its output and its begin,
+	// and show what the review of the answer says.
+	Reviews       bool `protobuf:"varint,16,opt,name=reviews,proto3" json:"reviews,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -788,6 +799,13 @@ func (x *BeginCallResponse) GetSignal() *Signal {
 	return nil
 }
 
+func (x *BeginCallResponse) GetReviews() bool {
+	if x != nil {
+		return x.Reviews
+	}
+	return false
+}
+
 // CallApproval is the approval of a call, as its answers show it.
 type CallApproval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -887,11 +905,14 @@ type EndCallRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	CallId    string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Status    Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"`
+	Status    Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"` // as the output says if unspecified, where there is one
 	Output    *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
 	Tokens    int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
 	// What it has cost; a budget that is not named keeps what was assumed.
-	Spent         []*BudgetAmount `protobuf:"bytes,6,rep,name=spent,proto3" json:"spent,omitempty"`
+	Spent []*BudgetAmount `protobuf:"bytes,6,rep,name=spent,proto3" json:"spent,omitempty"`
+	// The request that BeginCall was given, for the rules that judge an output with
+	// what the call was: held against what was admitted. Its ids may be left out.
+	Begin         *BeginCallRequest `protobuf:"bytes,7,opt,name=begin,proto3" json:"begin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,6 +985,13 @@ func (x *EndCallRequest) GetTokens() int64 {
 func (x *EndCallRequest) GetSpent() []*BudgetAmount {
 	if x != nil {
 		return x.Spent
+	}
+	return nil
+}
+
+func (x *EndCallRequest) GetBegin() *BeginCallRequest {
+	if x != nil {
+		return x.Begin
 	}
 	return nil
 }
@@ -1054,6 +1082,7 @@ type EndCallResponse struct {
 	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	Signal        *Signal                `protobuf:"bytes,7,opt,name=signal,proto3" json:"signal,omitempty"` // with LEASE_LOST, the KILL that ended the call
+	Review        *Review                `protobuf:"bytes,8,opt,name=review,proto3" json:"review,omitempty"` // where rules look at outputs and one was given
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1133,6 +1162,13 @@ func (x *EndCallResponse) GetReason() string {
 func (x *EndCallResponse) GetSignal() *Signal {
 	if x != nil {
 		return x.Signal
+	}
+	return nil
+}
+
+func (x *EndCallResponse) GetReview() *Review {
+	if x != nil {
+		return x.Review
 	}
 	return nil
 }
@@ -1910,7 +1946,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bRateWant\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12 \n" +
-	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xd7\x06\n" +
+	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xfc\x06\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1932,7 +1968,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bmetadata\x18\x10 \x03(\v2*.govnode.v1.BeginCallRequest.MetadataEntryR\bmetadata\x12*\n" +
 	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x122\n" +
 	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x12!\n" +
-	"\fserver_label\x18\x13 \x01(\tR\vserverLabel\x1a;\n" +
+	"\fserver_label\x18\x13 \x01(\tR\vserverLabel\x12#\n" +
+	"\rmetadata_json\x18\x14 \x01(\tR\fmetadataJson\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
@@ -1948,7 +1985,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bfailures\x18\x04 \x01(\x05R\bfailures\x121\n" +
 	"\x14consecutive_failures\x18\x05 \x01(\x05R\x13consecutiveFailures\x12\x1f\n" +
 	"\vtokens_used\x18\x06 \x01(\x03R\n" +
-	"tokensUsed\"\xac\x05\n" +
+	"tokensUsed\"\xc6\x05\n" +
 	"\x11BeginCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -1967,7 +2004,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\bapproval\x18\f \x01(\v2\x18.govnode.v1.CallApprovalR\bapproval\x12\x12\n" +
 	"\x04rate\x18\x0e \x01(\tR\x04rate\x120\n" +
 	"\x06budget\x18\x0f \x01(\v2\x18.govnode.v1.BudgetAmountR\x06budget\x12*\n" +
-	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\"\x83\x02\n" +
+	"\x06signal\x18\r \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12\x18\n" +
+	"\areviews\x18\x10 \x01(\bR\areviews\"\x83\x02\n" +
 	"\fCallApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.govnode.v1.ApprovalStateR\x05state\x128\n" +
@@ -1977,7 +2015,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05votes\x18\x05 \x01(\x05R\x05votes\x12\x1d\n" +
 	"\n" +
 	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x12'\n" +
-	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xec\x01\n" +
+	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xa0\x02\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1985,13 +2023,14 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x06status\x18\x03 \x01(\x0e2\x12.govnode.v1.StatusR\x06status\x12.\n" +
 	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x16\n" +
 	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\x12.\n" +
-	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\"\x9f\x01\n" +
+	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\x122\n" +
+	"\x05begin\x18\a \x01(\v2\x1c.govnode.v1.BeginCallRequestR\x05begin\"\x9f\x01\n" +
 	"\x05Drift\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x1a\n" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
 	"\tthreshold\x18\x03 \x01(\x01R\tthreshold\x12#\n" +
 	"\rbaseline_hash\x18\x04 \x01(\tR\fbaselineHash\x12!\n" +
-	"\fcurrent_hash\x18\x05 \x01(\tR\vcurrentHash\"\x9a\x02\n" +
+	"\fcurrent_hash\x18\x05 \x01(\tR\vcurrentHash\"\xc6\x02\n" +
 	"\x0fEndCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x120\n" +
 	"\bcounters\x18\x02 \x01(\v2\x14.govnode.v1.CountersR\bcounters\x12'\n" +
@@ -1999,7 +2038,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\rcheckpoint_id\x18\x04 \x01(\tR\fcheckpointId\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12*\n" +
-	"\x06signal\x18\a \x01(\v2\x12.govnode.v1.SignalR\x06signal\"K\n" +
+	"\x06signal\x18\a \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12*\n" +
+	"\x06review\x18\b \x01(\v2\x12.govnode.v1.ReviewR\x06review\"K\n" +
 	"\x11CancelCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -2125,14 +2165,15 @@ var file_govnode_v1_call_proto_goTypes = []any{
 	(*Signal)(nil),              // 31: govnode.v1.Signal
 	(ApprovalState)(0),          // 32: govnode.v1.ApprovalState
 	(*structpb.Value)(nil),      // 33: google.protobuf.Value
-	(*AcquireSlotRequest)(nil),  // 34: govnode.v1.AcquireSlotRequest
-	(*RenewSlotsRequest)(nil),   // 35: govnode.v1.RenewSlotsRequest
-	(*ReleaseSlotRequest)(nil),  // 36: govnode.v1.ReleaseSlotRequest
-	(*TakeRateRequest)(nil),     // 37: govnode.v1.TakeRateRequest
-	(*AcquireSlotResponse)(nil), // 38: govnode.v1.AcquireSlotResponse
-	(*RenewSlotsResponse)(nil),  // 39: govnode.v1.RenewSlotsResponse
-	(*ReleaseSlotResponse)(nil), // 40: govnode.v1.ReleaseSlotResponse
-	(*TakeRateResponse)(nil),    // 41: govnode.v1.TakeRateResponse
+	(*Review)(nil),              // 34: govnode.v1.Review
+	(*AcquireSlotRequest)(nil),  // 35: govnode.v1.AcquireSlotRequest
+	(*RenewSlotsRequest)(nil),   // 36: govnode.v1.RenewSlotsRequest
+	(*ReleaseSlotRequest)(nil),  // 37: govnode.v1.ReleaseSlotRequest
+	(*TakeRateRequest)(nil),     // 38: govnode.v1.TakeRateRequest
+	(*AcquireSlotResponse)(nil), // 39: govnode.v1.AcquireSlotResponse
+	(*RenewSlotsResponse)(nil),  // 40: govnode.v1.RenewSlotsResponse
+	(*ReleaseSlotResponse)(nil), // 41: govnode.v1.ReleaseSlotResponse
+	(*TakeRateResponse)(nil),    // 42: govnode.v1.TakeRateResponse
 }
 var file_govnode_v1_call_proto_depIdxs = []int32{
 	2,  // 0: govnode.v1.RateWant.by:type_name -> govnode.v1.Cost
@@ -2163,47 +2204,49 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	1,  // 25: govnode.v1.EndCallRequest.status:type_name -> govnode.v1.Status
 	33, // 26: govnode.v1.EndCallRequest.output:type_name -> google.protobuf.Value
 	6,  // 27: govnode.v1.EndCallRequest.spent:type_name -> govnode.v1.BudgetAmount
-	26, // 28: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
-	7,  // 29: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
-	11, // 30: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
-	31, // 31: govnode.v1.EndCallResponse.signal:type_name -> govnode.v1.Signal
-	26, // 32: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
-	7,  // 33: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
-	5,  // 34: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
-	10, // 35: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
-	13, // 36: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
-	34, // 37: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
-	35, // 38: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
-	36, // 39: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
-	37, // 40: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
-	24, // 41: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	8,  // 42: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	12, // 43: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	14, // 44: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	38, // 45: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	39, // 46: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	40, // 47: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	16, // 48: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	41, // 49: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
-	15, // 50: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	17, // 51: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	15, // 52: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	17, // 53: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 54: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	10, // 55: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	13, // 56: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	18, // 57: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	20, // 58: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	8,  // 59: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	12, // 60: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	14, // 61: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	19, // 62: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	21, // 63: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	59, // [59:64] is the sub-list for method output_type
-	54, // [54:59] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	5,  // 28: govnode.v1.EndCallRequest.begin:type_name -> govnode.v1.BeginCallRequest
+	26, // 29: govnode.v1.EndCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 30: govnode.v1.EndCallResponse.counters:type_name -> govnode.v1.Counters
+	11, // 31: govnode.v1.EndCallResponse.drift:type_name -> govnode.v1.Drift
+	31, // 32: govnode.v1.EndCallResponse.signal:type_name -> govnode.v1.Signal
+	34, // 33: govnode.v1.EndCallResponse.review:type_name -> govnode.v1.Review
+	26, // 34: govnode.v1.CancelCallResponse.outcome:type_name -> govnode.v1.Outcome
+	7,  // 35: govnode.v1.CancelCallResponse.counters:type_name -> govnode.v1.Counters
+	5,  // 36: govnode.v1.Operation.begin:type_name -> govnode.v1.BeginCallRequest
+	10, // 37: govnode.v1.Operation.end:type_name -> govnode.v1.EndCallRequest
+	13, // 38: govnode.v1.Operation.cancel:type_name -> govnode.v1.CancelCallRequest
+	35, // 39: govnode.v1.Operation.acquire:type_name -> govnode.v1.AcquireSlotRequest
+	36, // 40: govnode.v1.Operation.renew:type_name -> govnode.v1.RenewSlotsRequest
+	37, // 41: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
+	38, // 42: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
+	24, // 43: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
+	8,  // 44: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	12, // 45: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	14, // 46: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	39, // 47: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	40, // 48: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	41, // 49: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	16, // 50: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	42, // 51: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
+	15, // 52: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	17, // 53: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	15, // 54: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	17, // 55: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 56: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	10, // 57: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	13, // 58: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	18, // 59: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	20, // 60: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 61: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	12, // 62: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	14, // 63: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	19, // 64: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	21, // 65: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	61, // [61:66] is the sub-list for method output_type
+	56, // [56:61] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

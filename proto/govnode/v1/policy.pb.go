@@ -1020,6 +1020,9 @@ type EvaluateRequest struct {
 	ContextJson   string                 `protobuf:"bytes,8,opt,name=context_json,json=contextJson,proto3" json:"context_json,omitempty"`
 	AgentId       string                 `protobuf:"bytes,9,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	Metadata      map[string]string      `protobuf:"bytes,10,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	MetadataJson  string                 `protobuf:"bytes,11,opt,name=metadata_json,json=metadataJson,proto3" json:"metadata_json,omitempty"` // in place of metadata, where values are more than texts
+	// What the tool returned: the post rules of an Edictum ruleset judge it as well.
+	Output        *structpb.Value `protobuf:"bytes,12,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1124,6 +1127,20 @@ func (x *EvaluateRequest) GetMetadata() map[string]string {
 	return nil
 }
 
+func (x *EvaluateRequest) GetMetadataJson() string {
+	if x != nil {
+		return x.MetadataJson
+	}
+	return ""
+}
+
+func (x *EvaluateRequest) GetOutput() *structpb.Value {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
 type Decision struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Allowed        bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
@@ -1139,6 +1156,13 @@ type Decision struct {
 	Error          string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
 	// What may be shown to whoever asked; reason has the detail.
 	PublicMessage string `protobuf:"bytes,12,opt,name=public_message,json=publicMessage,proto3" json:"public_message,omitempty"`
+	// Of an Edictum ruleset: what became of the rules that did not pass, and with
+	// Evaluate of all that were looked at.
+	Rules      []*RuleRecord `protobuf:"bytes,13,rep,name=rules,proto3" json:"rules,omitempty"`
+	SideEffect string        `protobuf:"bytes,14,opt,name=side_effect,json=sideEffect,proto3" json:"side_effect,omitempty"` // of the call, by a ruleset: pure, read, write or irreversible
+	// Where a ruleset decided: yaml_precondition, yaml_sandbox, yaml_session,
+	// attempt_limit, operation_limit, workflow or builtin.
+	Source        string `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1257,20 +1281,151 @@ func (x *Decision) GetPublicMessage() string {
 	return ""
 }
 
+func (x *Decision) GetRules() []*RuleRecord {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Decision) GetSideEffect() string {
+	if x != nil {
+		return x.SideEffect
+	}
+	return ""
+}
+
+func (x *Decision) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+// RuleRecord is what became of one rule of an Edictum ruleset.
+type RuleRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rule          string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"` // precondition, sandbox, session_contract or postcondition
+	Passed        bool                   `protobuf:"varint,3,opt,name=passed,proto3" json:"passed,omitempty"`
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`                             // of a rule that has not passed
+	Observed      bool                   `protobuf:"varint,5,opt,name=observed,proto3" json:"observed,omitempty"`                          // it would have decided, and only says so
+	Candidate     bool                   `protobuf:"varint,6,opt,name=candidate,proto3" json:"candidate,omitempty"`                        // of a ruleset that is tried beside those in force
+	PolicyError   bool                   `protobuf:"varint,7,opt,name=policy_error,json=policyError,proto3" json:"policy_error,omitempty"` // it could not be judged, and applies
+	Tags          []string               `protobuf:"bytes,8,rep,name=tags,proto3" json:"tags,omitempty"`
+	Metadata      *structpb.Struct       `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleRecord) Reset() {
+	*x = RuleRecord{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleRecord) ProtoMessage() {}
+
+func (x *RuleRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleRecord.ProtoReflect.Descriptor instead.
+func (*RuleRecord) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RuleRecord) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *RuleRecord) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *RuleRecord) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *RuleRecord) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RuleRecord) GetObserved() bool {
+	if x != nil {
+		return x.Observed
+	}
+	return false
+}
+
+func (x *RuleRecord) GetCandidate() bool {
+	if x != nil {
+		return x.Candidate
+	}
+	return false
+}
+
+func (x *RuleRecord) GetPolicyError() bool {
+	if x != nil {
+		return x.PolicyError
+	}
+	return false
+}
+
+func (x *RuleRecord) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *RuleRecord) GetMetadata() *structpb.Struct {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
 type EvaluateResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Decision          *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	Trace             []string               `protobuf:"bytes,2,rep,name=trace,proto3" json:"trace,omitempty"`
 	ModifiedArguments *structpb.Struct       `protobuf:"bytes,3,opt,name=modified_arguments,json=modifiedArguments,proto3" json:"modified_arguments,omitempty"`
 	// Names the decision for DecisionService.Explain, on this node.
-	DecisionId    string `protobuf:"bytes,4,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	DecisionId    string  `protobuf:"bytes,4,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	Review        *Review `protobuf:"bytes,5,opt,name=review,proto3" json:"review,omitempty"` // of output
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EvaluateResponse) Reset() {
 	*x = EvaluateResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1437,7 @@ func (x *EvaluateResponse) String() string {
 func (*EvaluateResponse) ProtoMessage() {}
 
 func (x *EvaluateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[15]
+	mi := &file_govnode_v1_policy_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1450,7 @@ func (x *EvaluateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateResponse.ProtoReflect.Descriptor instead.
 func (*EvaluateResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EvaluateResponse) GetDecision() *Decision {
@@ -1326,6 +1481,193 @@ func (x *EvaluateResponse) GetDecisionId() string {
 	return ""
 }
 
+func (x *EvaluateResponse) GetReview() *Review {
+	if x != nil {
+		return x.Review
+	}
+	return nil
+}
+
+// Review is what the post rules of an Edictum ruleset make of an output. The call has
+// run: nothing here undoes it.
+type Review struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is to be shown in place of the output; only where changed is true.
+	Output        *structpb.Value  `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"`
+	Changed       bool             `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	Suppressed    bool             `protobuf:"varint,3,opt,name=suppressed,proto3" json:"suppressed,omitempty"` // nothing of the output is shown
+	Warnings      []string         `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`      // to be shown to the agent with the output
+	Findings      []*ReviewFinding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
+	Passed        bool             `protobuf:"varint,6,opt,name=passed,proto3" json:"passed,omitempty"`                              // all rules that are enforced
+	Rules         []*RuleRecord    `protobuf:"bytes,7,rep,name=rules,proto3" json:"rules,omitempty"`                                 // that have not passed
+	PolicyError   bool             `protobuf:"varint,8,opt,name=policy_error,json=policyError,proto3" json:"policy_error,omitempty"` // the output could not be judged, or not by all rules
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Review) Reset() {
+	*x = Review{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Review) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Review) ProtoMessage() {}
+
+func (x *Review) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Review.ProtoReflect.Descriptor instead.
+func (*Review) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Review) GetOutput() *structpb.Value {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+func (x *Review) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *Review) GetSuppressed() bool {
+	if x != nil {
+		return x.Suppressed
+	}
+	return false
+}
+
+func (x *Review) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *Review) GetFindings() []*ReviewFinding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *Review) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *Review) GetRules() []*RuleRecord {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Review) GetPolicyError() bool {
+	if x != nil {
+		return x.PolicyError
+	}
+	return false
+}
+
+// ReviewFinding is a rule that has found something in an output.
+type ReviewFinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // pii_detected, secret_detected, limit_exceeded or policy_violation
+	Rule          string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	Field         string                 `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"` // of the output; output for all of it
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Metadata      *structpb.Struct       `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReviewFinding) Reset() {
+	*x = ReviewFinding{}
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReviewFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReviewFinding) ProtoMessage() {}
+
+func (x *ReviewFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReviewFinding.ProtoReflect.Descriptor instead.
+func (*ReviewFinding) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReviewFinding) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ReviewFinding) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ReviewFinding) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *ReviewFinding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ReviewFinding) GetMetadata() *structpb.Struct {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
 type ToolHash struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
@@ -1336,7 +1678,7 @@ type ToolHash struct {
 
 func (x *ToolHash) Reset() {
 	*x = ToolHash{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1690,7 @@ func (x *ToolHash) String() string {
 func (*ToolHash) ProtoMessage() {}
 
 func (x *ToolHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[16]
+	mi := &file_govnode_v1_policy_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1703,7 @@ func (x *ToolHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolHash.ProtoReflect.Descriptor instead.
 func (*ToolHash) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{16}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ToolHash) GetTool() string {
@@ -1390,7 +1732,7 @@ type PutHashRequest struct {
 
 func (x *PutHashRequest) Reset() {
 	*x = PutHashRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	mi := &file_govnode_v1_policy_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1744,7 @@ func (x *PutHashRequest) String() string {
 func (*PutHashRequest) ProtoMessage() {}
 
 func (x *PutHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[17]
+	mi := &file_govnode_v1_policy_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1757,7 @@ func (x *PutHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHashRequest.ProtoReflect.Descriptor instead.
 func (*PutHashRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{17}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutHashRequest) GetTool() string {
@@ -1456,7 +1798,7 @@ type PutHashResponse struct {
 
 func (x *PutHashResponse) Reset() {
 	*x = PutHashResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	mi := &file_govnode_v1_policy_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1810,7 @@ func (x *PutHashResponse) String() string {
 func (*PutHashResponse) ProtoMessage() {}
 
 func (x *PutHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[18]
+	mi := &file_govnode_v1_policy_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1823,7 @@ func (x *PutHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHashResponse.ProtoReflect.Descriptor instead.
 func (*PutHashResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{18}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutHashResponse) GetHash() *ToolHash {
@@ -1509,7 +1851,7 @@ type ListHashesRequest struct {
 
 func (x *ListHashesRequest) Reset() {
 	*x = ListHashesRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	mi := &file_govnode_v1_policy_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1863,7 @@ func (x *ListHashesRequest) String() string {
 func (*ListHashesRequest) ProtoMessage() {}
 
 func (x *ListHashesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[19]
+	mi := &file_govnode_v1_policy_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1876,7 @@ func (x *ListHashesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHashesRequest.ProtoReflect.Descriptor instead.
 func (*ListHashesRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{19}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListHashesRequest) GetPageSize() int32 {
@@ -1569,7 +1911,7 @@ type ListHashesResponse struct {
 
 func (x *ListHashesResponse) Reset() {
 	*x = ListHashesResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[20]
+	mi := &file_govnode_v1_policy_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1923,7 @@ func (x *ListHashesResponse) String() string {
 func (*ListHashesResponse) ProtoMessage() {}
 
 func (x *ListHashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[20]
+	mi := &file_govnode_v1_policy_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1936,7 @@ func (x *ListHashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHashesResponse.ProtoReflect.Descriptor instead.
 func (*ListHashesResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{20}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListHashesResponse) GetHashes() []*ToolHash {
@@ -1629,7 +1971,7 @@ type DeleteHashRequest struct {
 
 func (x *DeleteHashRequest) Reset() {
 	*x = DeleteHashRequest{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[21]
+	mi := &file_govnode_v1_policy_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1983,7 @@ func (x *DeleteHashRequest) String() string {
 func (*DeleteHashRequest) ProtoMessage() {}
 
 func (x *DeleteHashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[21]
+	mi := &file_govnode_v1_policy_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1996,7 @@ func (x *DeleteHashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteHashRequest.ProtoReflect.Descriptor instead.
 func (*DeleteHashRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{21}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteHashRequest) GetTool() string {
@@ -1687,7 +2029,7 @@ type DeleteHashResponse struct {
 
 func (x *DeleteHashResponse) Reset() {
 	*x = DeleteHashResponse{}
-	mi := &file_govnode_v1_policy_proto_msgTypes[22]
+	mi := &file_govnode_v1_policy_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2041,7 @@ func (x *DeleteHashResponse) String() string {
 func (*DeleteHashResponse) ProtoMessage() {}
 
 func (x *DeleteHashResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_policy_proto_msgTypes[22]
+	mi := &file_govnode_v1_policy_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2054,7 @@ func (x *DeleteHashResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteHashResponse.ProtoReflect.Descriptor instead.
 func (*DeleteHashResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{22}
+	return file_govnode_v1_policy_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteHashResponse) GetIndex() uint64 {
@@ -1797,7 +2139,7 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x06client\x18\x04 \x01(\tR\x06clientB\x05\n" +
 	"\x03ref\",\n" +
 	"\x14DeletePolicyResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index\"\xef\x03\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"\xc4\x04\n" +
 	"\x0fEvaluateRequest\x12-\n" +
 	"\x06policy\x18\x01 \x01(\v2\x15.govnode.v1.PolicyRefR\x06policy\x12\x1d\n" +
 	"\n" +
@@ -1810,10 +2152,12 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\fcontext_json\x18\b \x01(\tR\vcontextJson\x12\x19\n" +
 	"\bagent_id\x18\t \x01(\tR\aagentId\x12E\n" +
 	"\bmetadata\x18\n" +
-	" \x03(\v2).govnode.v1.EvaluateRequest.MetadataEntryR\bmetadata\x1a;\n" +
+	" \x03(\v2).govnode.v1.EvaluateRequest.MetadataEntryR\bmetadata\x12#\n" +
+	"\rmetadata_json\x18\v \x01(\tR\fmetadataJson\x12.\n" +
+	"\x06output\x18\f \x01(\v2\x16.google.protobuf.ValueR\x06output\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf5\x03\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
@@ -1827,13 +2171,46 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x0fevaluation_time\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\x0eevaluationTime\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12%\n" +
-	"\x0epublic_message\x18\f \x01(\tR\rpublicMessage\"\xc3\x01\n" +
+	"\x0epublic_message\x18\f \x01(\tR\rpublicMessage\x12,\n" +
+	"\x05rules\x18\r \x03(\v2\x16.govnode.v1.RuleRecordR\x05rules\x12\x1f\n" +
+	"\vside_effect\x18\x0e \x01(\tR\n" +
+	"sideEffect\x12\x16\n" +
+	"\x06source\x18\x0f \x01(\tR\x06source\"\x8c\x02\n" +
+	"\n" +
+	"RuleRecord\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
+	"\x06passed\x18\x03 \x01(\bR\x06passed\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x1a\n" +
+	"\bobserved\x18\x05 \x01(\bR\bobserved\x12\x1c\n" +
+	"\tcandidate\x18\x06 \x01(\bR\tcandidate\x12!\n" +
+	"\fpolicy_error\x18\a \x01(\bR\vpolicyError\x12\x12\n" +
+	"\x04tags\x18\b \x03(\tR\x04tags\x123\n" +
+	"\bmetadata\x18\t \x01(\v2\x17.google.protobuf.StructR\bmetadata\"\xef\x01\n" +
 	"\x10EvaluateResponse\x120\n" +
 	"\bdecision\x18\x01 \x01(\v2\x14.govnode.v1.DecisionR\bdecision\x12\x14\n" +
 	"\x05trace\x18\x02 \x03(\tR\x05trace\x12F\n" +
 	"\x12modified_arguments\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x11modifiedArguments\x12\x1f\n" +
 	"\vdecision_id\x18\x04 \x01(\tR\n" +
-	"decisionId\"2\n" +
+	"decisionId\x12*\n" +
+	"\x06review\x18\x05 \x01(\v2\x12.govnode.v1.ReviewR\x06review\"\xae\x02\n" +
+	"\x06Review\x12.\n" +
+	"\x06output\x18\x01 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\x12\x1e\n" +
+	"\n" +
+	"suppressed\x18\x03 \x01(\bR\n" +
+	"suppressed\x12\x1a\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\x125\n" +
+	"\bfindings\x18\x05 \x03(\v2\x19.govnode.v1.ReviewFindingR\bfindings\x12\x16\n" +
+	"\x06passed\x18\x06 \x01(\bR\x06passed\x12,\n" +
+	"\x05rules\x18\a \x03(\v2\x16.govnode.v1.RuleRecordR\x05rules\x12!\n" +
+	"\fpolicy_error\x18\b \x01(\bR\vpolicyError\"\x9c\x01\n" +
+	"\rReviewFinding\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05field\x18\x03 \x01(\tR\x05field\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x123\n" +
+	"\bmetadata\x18\x05 \x01(\v2\x17.google.protobuf.StructR\bmetadata\"2\n" +
 	"\bToolHash\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\tR\x04hash\"o\n" +
@@ -1894,7 +2271,7 @@ func file_govnode_v1_policy_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_policy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_govnode_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_govnode_v1_policy_proto_goTypes = []any{
 	(ScanKind)(0),                // 0: govnode.v1.ScanKind
 	(*ScanRequest)(nil),          // 1: govnode.v1.ScanRequest
@@ -1912,65 +2289,77 @@ var file_govnode_v1_policy_proto_goTypes = []any{
 	(*DeletePolicyResponse)(nil), // 13: govnode.v1.DeletePolicyResponse
 	(*EvaluateRequest)(nil),      // 14: govnode.v1.EvaluateRequest
 	(*Decision)(nil),             // 15: govnode.v1.Decision
-	(*EvaluateResponse)(nil),     // 16: govnode.v1.EvaluateResponse
-	(*ToolHash)(nil),             // 17: govnode.v1.ToolHash
-	(*PutHashRequest)(nil),       // 18: govnode.v1.PutHashRequest
-	(*PutHashResponse)(nil),      // 19: govnode.v1.PutHashResponse
-	(*ListHashesRequest)(nil),    // 20: govnode.v1.ListHashesRequest
-	(*ListHashesResponse)(nil),   // 21: govnode.v1.ListHashesResponse
-	(*DeleteHashRequest)(nil),    // 22: govnode.v1.DeleteHashRequest
-	(*DeleteHashResponse)(nil),   // 23: govnode.v1.DeleteHashResponse
-	nil,                          // 24: govnode.v1.EvaluateRequest.MetadataEntry
-	(*PolicyRef)(nil),            // 25: govnode.v1.PolicyRef
-	(Consistency)(0),             // 26: govnode.v1.Consistency
-	(*structpb.Struct)(nil),      // 27: google.protobuf.Struct
-	(Order)(0),                   // 28: govnode.v1.Order
-	(*durationpb.Duration)(nil),  // 29: google.protobuf.Duration
+	(*RuleRecord)(nil),           // 16: govnode.v1.RuleRecord
+	(*EvaluateResponse)(nil),     // 17: govnode.v1.EvaluateResponse
+	(*Review)(nil),               // 18: govnode.v1.Review
+	(*ReviewFinding)(nil),        // 19: govnode.v1.ReviewFinding
+	(*ToolHash)(nil),             // 20: govnode.v1.ToolHash
+	(*PutHashRequest)(nil),       // 21: govnode.v1.PutHashRequest
+	(*PutHashResponse)(nil),      // 22: govnode.v1.PutHashResponse
+	(*ListHashesRequest)(nil),    // 23: govnode.v1.ListHashesRequest
+	(*ListHashesResponse)(nil),   // 24: govnode.v1.ListHashesResponse
+	(*DeleteHashRequest)(nil),    // 25: govnode.v1.DeleteHashRequest
+	(*DeleteHashResponse)(nil),   // 26: govnode.v1.DeleteHashResponse
+	nil,                          // 27: govnode.v1.EvaluateRequest.MetadataEntry
+	(*PolicyRef)(nil),            // 28: govnode.v1.PolicyRef
+	(Consistency)(0),             // 29: govnode.v1.Consistency
+	(*structpb.Struct)(nil),      // 30: google.protobuf.Struct
+	(Order)(0),                   // 31: govnode.v1.Order
+	(*structpb.Value)(nil),       // 32: google.protobuf.Value
+	(*durationpb.Duration)(nil),  // 33: google.protobuf.Duration
 }
 var file_govnode_v1_policy_proto_depIdxs = []int32{
-	25, // 0: govnode.v1.ScanRequest.policy:type_name -> govnode.v1.PolicyRef
+	28, // 0: govnode.v1.ScanRequest.policy:type_name -> govnode.v1.PolicyRef
 	0,  // 1: govnode.v1.ScanRequest.kind:type_name -> govnode.v1.ScanKind
 	3,  // 2: govnode.v1.ScanResponse.findings:type_name -> govnode.v1.ScanFinding
 	5,  // 3: govnode.v1.PutPolicyRequest.files:type_name -> govnode.v1.TextFile
 	5,  // 4: govnode.v1.Policy.files:type_name -> govnode.v1.TextFile
-	26, // 5: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
+	29, // 5: govnode.v1.GetPolicyRequest.consistency:type_name -> govnode.v1.Consistency
 	7,  // 6: govnode.v1.GetPolicyResponse.policy:type_name -> govnode.v1.Policy
-	26, // 7: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
+	29, // 7: govnode.v1.ListPoliciesRequest.consistency:type_name -> govnode.v1.Consistency
 	7,  // 8: govnode.v1.ListPoliciesResponse.policies:type_name -> govnode.v1.Policy
-	25, // 9: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
-	27, // 10: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
-	27, // 11: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
-	28, // 12: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
-	24, // 13: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
-	29, // 14: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
-	15, // 15: govnode.v1.EvaluateResponse.decision:type_name -> govnode.v1.Decision
-	27, // 16: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
-	17, // 17: govnode.v1.PutHashResponse.hash:type_name -> govnode.v1.ToolHash
-	26, // 18: govnode.v1.ListHashesRequest.consistency:type_name -> govnode.v1.Consistency
-	17, // 19: govnode.v1.ListHashesResponse.hashes:type_name -> govnode.v1.ToolHash
-	4,  // 20: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
-	8,  // 21: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
-	10, // 22: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
-	12, // 23: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
-	14, // 24: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
-	18, // 25: govnode.v1.PolicyService.PutHash:input_type -> govnode.v1.PutHashRequest
-	20, // 26: govnode.v1.PolicyService.ListHashes:input_type -> govnode.v1.ListHashesRequest
-	22, // 27: govnode.v1.PolicyService.DeleteHash:input_type -> govnode.v1.DeleteHashRequest
-	1,  // 28: govnode.v1.PolicyService.Scan:input_type -> govnode.v1.ScanRequest
-	6,  // 29: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
-	9,  // 30: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
-	11, // 31: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
-	13, // 32: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
-	16, // 33: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
-	19, // 34: govnode.v1.PolicyService.PutHash:output_type -> govnode.v1.PutHashResponse
-	21, // 35: govnode.v1.PolicyService.ListHashes:output_type -> govnode.v1.ListHashesResponse
-	23, // 36: govnode.v1.PolicyService.DeleteHash:output_type -> govnode.v1.DeleteHashResponse
-	2,  // 37: govnode.v1.PolicyService.Scan:output_type -> govnode.v1.ScanResponse
-	29, // [29:38] is the sub-list for method output_type
-	20, // [20:29] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	28, // 9: govnode.v1.EvaluateRequest.policy:type_name -> govnode.v1.PolicyRef
+	30, // 10: govnode.v1.EvaluateRequest.arguments:type_name -> google.protobuf.Struct
+	30, // 11: govnode.v1.EvaluateRequest.context:type_name -> google.protobuf.Struct
+	31, // 12: govnode.v1.EvaluateRequest.order:type_name -> govnode.v1.Order
+	27, // 13: govnode.v1.EvaluateRequest.metadata:type_name -> govnode.v1.EvaluateRequest.MetadataEntry
+	32, // 14: govnode.v1.EvaluateRequest.output:type_name -> google.protobuf.Value
+	33, // 15: govnode.v1.Decision.evaluation_time:type_name -> google.protobuf.Duration
+	16, // 16: govnode.v1.Decision.rules:type_name -> govnode.v1.RuleRecord
+	30, // 17: govnode.v1.RuleRecord.metadata:type_name -> google.protobuf.Struct
+	15, // 18: govnode.v1.EvaluateResponse.decision:type_name -> govnode.v1.Decision
+	30, // 19: govnode.v1.EvaluateResponse.modified_arguments:type_name -> google.protobuf.Struct
+	18, // 20: govnode.v1.EvaluateResponse.review:type_name -> govnode.v1.Review
+	32, // 21: govnode.v1.Review.output:type_name -> google.protobuf.Value
+	19, // 22: govnode.v1.Review.findings:type_name -> govnode.v1.ReviewFinding
+	16, // 23: govnode.v1.Review.rules:type_name -> govnode.v1.RuleRecord
+	30, // 24: govnode.v1.ReviewFinding.metadata:type_name -> google.protobuf.Struct
+	20, // 25: govnode.v1.PutHashResponse.hash:type_name -> govnode.v1.ToolHash
+	29, // 26: govnode.v1.ListHashesRequest.consistency:type_name -> govnode.v1.Consistency
+	20, // 27: govnode.v1.ListHashesResponse.hashes:type_name -> govnode.v1.ToolHash
+	4,  // 28: govnode.v1.PolicyService.PutPolicy:input_type -> govnode.v1.PutPolicyRequest
+	8,  // 29: govnode.v1.PolicyService.GetPolicy:input_type -> govnode.v1.GetPolicyRequest
+	10, // 30: govnode.v1.PolicyService.ListPolicies:input_type -> govnode.v1.ListPoliciesRequest
+	12, // 31: govnode.v1.PolicyService.DeletePolicy:input_type -> govnode.v1.DeletePolicyRequest
+	14, // 32: govnode.v1.PolicyService.Evaluate:input_type -> govnode.v1.EvaluateRequest
+	21, // 33: govnode.v1.PolicyService.PutHash:input_type -> govnode.v1.PutHashRequest
+	23, // 34: govnode.v1.PolicyService.ListHashes:input_type -> govnode.v1.ListHashesRequest
+	25, // 35: govnode.v1.PolicyService.DeleteHash:input_type -> govnode.v1.DeleteHashRequest
+	1,  // 36: govnode.v1.PolicyService.Scan:input_type -> govnode.v1.ScanRequest
+	6,  // 37: govnode.v1.PolicyService.PutPolicy:output_type -> govnode.v1.PutPolicyResponse
+	9,  // 38: govnode.v1.PolicyService.GetPolicy:output_type -> govnode.v1.GetPolicyResponse
+	11, // 39: govnode.v1.PolicyService.ListPolicies:output_type -> govnode.v1.ListPoliciesResponse
+	13, // 40: govnode.v1.PolicyService.DeletePolicy:output_type -> govnode.v1.DeletePolicyResponse
+	17, // 41: govnode.v1.PolicyService.Evaluate:output_type -> govnode.v1.EvaluateResponse
+	22, // 42: govnode.v1.PolicyService.PutHash:output_type -> govnode.v1.PutHashResponse
+	24, // 43: govnode.v1.PolicyService.ListHashes:output_type -> govnode.v1.ListHashesResponse
+	26, // 44: govnode.v1.PolicyService.DeleteHash:output_type -> govnode.v1.DeleteHashResponse
+	2,  // 45: govnode.v1.PolicyService.Scan:output_type -> govnode.v1.ScanResponse
+	37, // [37:46] is the sub-list for method output_type
+	28, // [28:37] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_policy_proto_init() }
@@ -1993,7 +2382,7 @@ func file_govnode_v1_policy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_policy_proto_rawDesc), len(file_govnode_v1_policy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2346,6 +2346,7 @@ type End struct {
 	Rates         []string               `protobuf:"bytes,9,rep,name=rates,proto3" json:"rates,omitempty"`
 	Spent         []*Bill                `protobuf:"bytes,10,rep,name=spent,proto3" json:"spent,omitempty"`
 	Budgets       []string               `protobuf:"bytes,11,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	Content       uint64                 `protobuf:"fixed64,12,opt,name=content,proto3" json:"content,omitempty"` // of the Begin that it ends; not looked at where it is absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2448,6 +2449,13 @@ func (x *End) GetBudgets() []string {
 		return x.Budgets
 	}
 	return nil
+}
+
+func (x *End) GetContent() uint64 {
+	if x != nil {
+		return x.Content
+	}
+	return 0
 }
 
 type Cancel struct {
@@ -9329,7 +9337,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06amount\x18\x03 \x01(\x12R\x06amount\"6\n" +
 	"\x04Bill\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
-	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\xad\x02\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\xc7\x02\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -9341,7 +9349,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05rates\x18\t \x03(\tR\x05rates\x12*\n" +
 	"\x05spent\x18\n" +
 	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
-	"\abudgets\x18\v \x03(\tR\abudgets\"\x8a\x01\n" +
+	"\abudgets\x18\v \x03(\tR\abudgets\x12\x18\n" +
+	"\acontent\x18\f \x01(\x06R\acontent\"\x8a\x01\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
