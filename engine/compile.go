@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/edictum"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/matching"
@@ -37,6 +38,9 @@ type Policy struct {
 	external    []source.File // of the languages of backends
 	hashes      *hashTable    // nil without content hashes
 	guardrails  *external.GuardrailChain
+	ruleset     *edictum.Ruleset // nil without one
+	rulesetDoc  *edictum.Document
+	sensitive   *edictum.Sensitive // nil where reads of secrets are not looked for
 	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
@@ -82,6 +86,7 @@ type compiler struct {
 	searches   document.Searches
 	cedarFiles []source.File
 	regoFiles  []source.File
+	rulesets   []*edictum.Document
 }
 
 type fileSettings struct {
@@ -125,6 +130,10 @@ func (c *compiler) load(f source.File) {
 	}
 	if n.Kind != source.Map {
 		c.addf(f.Path, n.Line, "", "Expected a YAML mapping, got %s", n.TypeName())
+		return
+	}
+	if isRuleset(n) {
+		c.loadRuleset(f)
 		return
 	}
 	isDocument, isGovernance := classify(n)
@@ -287,6 +296,8 @@ func (c *compiler) link() {
 			}
 		}
 	}
+	c.linkRulesets()
+	p.sensitive = sensitiveReads(p.governance.SensitiveReads)
 	p.docs = composition.New(c.documents, p.governance, c.strict, c.resolver)
 	c.warnDefaults()
 	c.linkLimits()

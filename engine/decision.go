@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/edictum"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/value"
 )
@@ -27,6 +28,13 @@ type Decision struct {
 	PolicyChain   []string // folder-scoped: names of the documents, root first
 	Backend       string   // the external backend that decided
 	Error         string   // why the call could not be judged
+
+	// Records are what became of the rules of an Edictum ruleset that did not pass, or
+	// with Input.Explain of all; SideEffect is what it says that the call may change,
+	// and Source which of its stages decided.
+	Records    []edictum.Record
+	SideEffect string
+	Source     string
 
 	// Ask is how people are to be asked about the call; nil where they are not.
 	// It is shared and must not be written to.

@@ -40,7 +40,7 @@ func hashed(in *call.Input) bool {
 // everything else is known of them.
 func (p *Policy) linkDirect() {
 	set := p.docs.FlatSet
-	if len(p.docs.Folders) > 0 || p.docs.Resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.hashes != nil ||
+	if len(p.docs.Folders) > 0 || p.docs.Resolver != nil || len(p.backends) > 0 || p.guardrails != nil || p.ruleset != nil || p.sensitive != nil || p.hashes != nil ||
 		!p.unchecked || p.docs.Strict && len(set.Docs) == 0 || set.Denials != nil || !set.Complete() {
 		return
 	}

@@ -77,6 +77,11 @@ func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) 
 			return
 		}
 	}
+	if (p.ruleset != nil || p.sensitive != nil) && e.OfTool() {
+		if p.judgeRuleset(e, d); !d.Allowed && d.Ask == nil {
+			return
+		}
+	}
 	// Last, since nobody is asked about what anything here denies.
 	if p.governance.RequireHumanApproval && d.Ask == nil {
 		*d = *p.askCheck(e)
@@ -156,7 +161,7 @@ func (p *Policy) decideByRule(set *composition.Ruleset, r *matching.Rule, d *Dec
 
 // decideByDefault is policy engine spec 7.3.
 func (p *Policy) decideByDefault(set *composition.Ruleset, e matching.Evaluation, d *Decision) {
-	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 {
+	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 && p.ruleset == nil {
 		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return

@@ -82,7 +82,12 @@ func (p *Policy) Documents() []*document.Document { return p.docs.All() }
 
 // Name is the name in the GovernancePolicy, else in the first document of the
 // flat list, else in the governance file nearest to the root.
-func (p *Policy) Name() string { return p.docs.Name() }
+func (p *Policy) Name() string {
+	if p.rulesetDoc != nil && !p.governance.Governed() && len(p.docs.All()) == 0 {
+		return p.rulesetDoc.Name
+	}
+	return p.docs.Name()
+}
 
 // linkLimits joins the GovernancePolicy's numbers with those that documents
 // state.
@@ -128,8 +133,9 @@ func (c *compiler) linkLimits() {
 	}
 	p.unchecked = !g.RequireHumanApproval && !g.DenyAllTools && len(g.AllowedTools) == 0 &&
 		len(g.BlockedPatterns) == 0 && calls > 0
-	for _, tool := range slices.Sorted(maps.Keys(g.MaxCallsPerTool)) {
-		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: g.MaxCallsPerTool[tool]})
+	tools := c.joinRulesetLimits(g.MaxCallsPerTool)
+	for _, tool := range slices.Sorted(maps.Keys(tools)) {
+		p.limits.MaxCallsPerTool = append(p.limits.MaxCallsPerTool, ToolLimit{Tool: tool, Max: tools[tool]})
 	}
 }
 

@@ -218,6 +218,9 @@ func (g *Policy) extensionPairs() []value.Pair {
 			value.Pair{Key: "personal_data", Value: value.OfString(string(g.Scan.PersonalData))},
 		)})
 	}
+	if g.SensitiveReads != nil {
+		pairs = append(pairs, value.Pair{Key: "deny_sensitive_reads", Value: sensitiveValue(g.SensitiveReads)})
+	}
 	if len(g.Guardrails) > 0 {
 		pairs = append(pairs, value.Pair{Key: "guardrails", Value: value.ListOf(g.Guardrails, func(ep GuardrailEndpoint) value.Value {
 			return value.OfMap(

@@ -61,6 +61,7 @@ type Policy struct {
 	Guardrails      []GuardrailEndpoint
 	RateLimits      []RateLimit
 	Scan            Scan
+	SensitiveReads  *SensitiveReads // nil: reads of secrets are not looked for
 
 	// Path is the file that holds the policy; empty for the defaults of a tree
 	// that has none.

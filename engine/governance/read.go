@@ -22,7 +22,7 @@ var Fields = map[string]bool{
 	"max_attempts": true, "max_calls_per_tool": true, "deny_all_tools": true,
 	"content_hashes": true, "content_hash_mode": true, "guardrails": true, "rate_limits": true, "scan": true,
 	"max_model_calls": true, "max_agent_calls": true, "max_handoffs": true, "max_sampling_requests": true,
-	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true, "approval": true,
+	"max_consecutive_failures": true, "breaker_reset": true, "budgets": true, "approval": true, "deny_sensitive_reads": true,
 }
 
 // Read reads a policy, field by field in the fixed order of policy engine
@@ -59,6 +59,7 @@ func Read(n *source.Node, ps *source.Problems) *Policy {
 	r.guardrails(g)
 	r.rateLimits(g)
 	r.scan(g)
+	r.sensitiveReads(g)
 	return g
 }
 

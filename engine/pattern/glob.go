@@ -177,6 +177,15 @@ func (t globToken) class() string {
 // slashes, [!x] negates, nothing quotes. Time is at most len(name)*len(glob).
 func FnMatch(name, glob string) bool { return parseGlob(glob).match(name) }
 
+// A Name is a glob that is read once, for names that come often.
+type Name struct{ glob glob }
+
+// Names reads a glob.
+func Names(glob string) Name { return Name{parseGlob(glob)} }
+
+// Match is [FnMatch].
+func (n Name) Match(name string) bool { return n.glob.match(name) }
+
 // match walks both from left to right. After a star it is enough to remember
 // the last one: what an earlier star could take more, the last one can as well.
 func (g glob) match(name string) bool {

@@ -62,3 +62,13 @@ func (s *Searcher) MatchAfter(text string) bool {
 // Prefix returns a literal that every text begins with in which the expression
 // is found; empty if there is none.
 func (s *Searcher) Prefix() string { return s.prefix }
+
+// Replace returns text with each match replaced. An empty match is none.
+func (s *Searcher) Replace(text, with string) string {
+	return s.re.ReplaceAllStringFunc(text, func(match string) string {
+		if match == "" {
+			return ""
+		}
+		return with
+	})
+}

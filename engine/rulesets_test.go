@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/engine/call"
+	"example.com/govnode/engine/source"
+	"example.com/govnode/engine/value"
+)
+
+const rulesetHead = "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: shells}\ndefaults: {mode: enforce}\n"
+
+const shells = rulesetHead + `rules:
+  - {id: no-rm, type: pre, tool: Bash, when: {args.command: {contains: "rm -rf"}}, then: {action: block, message: "no {args.command}"}}
+  - {id: deploys, type: pre, tool: deploy, when: {args.to: {equals: prod}}, then: {action: ask, message: "may it?", timeout: 60}}
+  - {id: big, type: pre, tool: "*", when: {args.n: {gt: 5}}, then: {action: block, message: "too much"}}
+  - {id: admins, type: pre, tool: admin, when: {principal.role: {not_equals: admin}}, then: {action: block, message: "not {principal.role}"}}
+  - {id: dry, type: pre, tool: "*", when: {env.DRY: {equals: true}}, then: {action: block, message: "a dry run"}}
+  - {id: few, type: session, limits: {max_tool_calls: 7, max_attempts: 9, max_calls_per_tool: {Bash: 3}}, then: {action: block, message: "enough"}}
+`
+
+func judged(t *testing.T, p *Policy, tool, args, context string) Decision {
+	t.Helper()
+	a, err := value.Parse([]byte(args))
+	require.NoError(t, err)
+	c, err := value.Parse([]byte(context))
+	require.NoError(t, err)
+	return p.Evaluate(t.Context(), call.Input{Tool: tool, Arguments: a, Context: c})
+}
+
+// A ruleset in a tree decides as its author wrote it.
+func TestRulesetInATree(t *testing.T) {
+	p := mustCompileFiles(t, source.File{Path: "shells.yaml", Content: []byte(shells)})
+	require.Equal(t, "shells", p.Name())
+	for _, c := range []struct {
+		tool, args, context string
+		action, rule        string
+		reason              string
+	}{
+		{"Bash", `{"command": "ls"}`, `{}`, "allow", "", ""},
+		{"Bash", `{"command": "rm -rf /"}`, `{}`, "deny", "no-rm", "no rm -rf /"},
+		{"deploy", `{"to": "prod"}`, `{}`, "ask", "deploys", "may it?"},
+		{"deploy", `{"to": "prod", "n": 6}`, `{}`, "deny", "big", "too much"},
+		{"x", `{"n": "6"}`, `{}`, "deny", "big", "too much"},
+		{"admin", `{}`, `{"principal": {"role": "guest"}}`, "deny", "admins", "not guest"},
+		{"admin", `{}`, `{"principal": {"role": "admin"}}`, "allow", "", ""},
+		{"x", `{}`, `{"env": {"DRY": "true"}}`, "deny", "dry", "a dry run"},
+		{"x", `null`, `{}`, "allow", "", ""},
+	} {
+		d := judged(t, p, c.tool, c.args, c.context)
+		require.Equal(t, c.action, d.Action, "%+v: %+v", c, d)
+		require.Equal(t, c.action == "allow", d.Allowed)
+		if c.rule != "" {
+			require.Equal(t, []string{c.rule, c.reason, "shells"}, []string{d.MatchedRule, d.Reason, d.Policy})
+		}
+	}
+	ask := judged(t, p, "deploy", `{"to": "prod"}`, `{}`).Ask
+	require.Equal(t, time.Minute, ask.Timeout)
+	require.False(t, ask.AllowOnTimeout)
+	failed := judged(t, p, "x", `{"n": "6"}`, `{}`)
+	require.Equal(t, CategoryPolicyError, failed.Category)
+	require.Contains(t, failed.Error, "rule big could not be judged")
+	l := p.Limits()
+	require.Equal(t, []int64{7, 9}, []int64{l.MaxToolCalls, l.MaxAttempts})
+	require.Equal(t, []ToolLimit{{"Bash", 3}}, l.MaxCallsPerTool)
+	require.Greater(t, l.Timeout, 24*time.Hour, "what nobody wrote does not hold")
+	// A model's call is none of a tool.
+	require.True(t, p.Evaluate(t.Context(), call.Input{Kind: call.KindModel, Arguments: value.OfMap(value.Pair{Key: "n", Value: value.OfInt(9)})}).Allowed)
+}
+
+// Beside other documents everything that can deny does.
+func TestRulesetBesideOthers(t *testing.T) {
+	p := mustCompileFiles(t,
+		source.File{Path: "limits.yaml", Content: []byte("name: limits\nmax_tool_calls: 5\nmax_calls_per_tool: {Bash: 4, x: 2}\nblocked_patterns: [secret]\n")},
+		source.File{Path: "rules.yaml", Content: []byte("name: rules\nrules:\n  - {name: ask-x, condition: {field: tool_name, operator: eq, value: x}, action: ask, priority: 1}\n")},
+		source.File{Path: "shells.yaml", Content: []byte(shells)})
+	require.Equal(t, "limits", p.Name())
+	require.Equal(t, "deny", judged(t, p, "Bash", `{"command": "a secret"}`, `{}`).Action)
+	require.Equal(t, "no-rm", judged(t, p, "Bash", `{"command": "rm -rf /"}`, `{}`).MatchedRule)
+	require.Equal(t, "ask-x", judged(t, p, "x", `{}`, `{}`).MatchedRule)
+	require.Equal(t, "big", judged(t, p, "x", `{"n": 6}`, `{}`).MatchedRule, "a block wins over an ask")
+	l := p.Limits()
+	require.Equal(t, []int64{5, 9}, []int64{l.MaxToolCalls, l.MaxAttempts})
+	require.Equal(t, []ToolLimit{{"Bash", 3}, {"x", 2}}, l.MaxCallsPerTool)
+}
+
+// Several rulesets are one; one that another extends is its parent.
+func TestRulesetsTogether(t *testing.T) {
+	one := func(name, more, rules string) source.File {
+		return source.File{Path: name + ".yaml", Content: []byte("apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: " + name + "}\ndefaults: {mode: enforce}\n" + more + "rules:\n" + rules)}
+	}
+	rule := func(id, message string) string {
+		return "  - {id: " + id + ", type: pre, tool: x, when: {args." + id + ": {exists: true}}, then: {action: block, message: '" + message + "'}}\n"
+	}
+	p := mustCompileFiles(t, one("a", "", rule("r", "of a")+rule("s", "of a")), one("b", "", rule("r", "of b")))
+	require.Equal(t, "of b", judged(t, p, "x", `{"r": 1}`, `{}`).Reason)
+	require.Equal(t, "of a", judged(t, p, "x", `{"s": 1}`, `{}`).Reason)
+	p = mustCompileFiles(t, one("base", "", rule("r", "of the base")), one("child", "extends: base\n", rule("s", "of the child")))
+	require.Equal(t, "of the base", judged(t, p, "x", `{"r": 1, "s": 1}`, `{}`).Reason)
+	for text, files := range map[string][]source.File{
+		"there is no ruleset 'none'": {one("a", "extends: none\n", rule("r", "x"))},
+		"in a circle":                {one("a", "extends: b\n", rule("r", "x")), one("b", "extends: a\n", rule("s", "x"))},
+		"Duplicate rule id: 'r'":     {one("a", "", rule("r", "x")), one("b", "extends: a\n", rule("r", "x"))},
+		"must be block or ask":       {{Path: "a.yaml", Content: []byte(rulesetHead + "rules:\n  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: nope, message: x}}\n")}},
+	} {
+		tree, err := source.NewTree(files)
+		require.NoError(t, err)
+		_, err = Compile(tree)
+		require.ErrorContains(t, err, text)
+	}
+}
+
+// In strict mode a yes that nobody gave is refused, and a ruleset is a policy.
+func TestRulesetInStrictMode(t *testing.T) {
+	asks := rulesetHead + "rules:\n  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: ask, message: x, timeout_action: allow}}\n"
+	strict := source.File{Path: "limits.yaml", Content: []byte("name: l\nmode: strict\nmax_tool_calls: 5\n")}
+	tree, err := source.NewTree([]source.File{{Path: "a.yaml", Content: []byte(asks)}, strict})
+	require.NoError(t, err)
+	_, err = Compile(tree)
+	require.ErrorContains(t, err, "timeout_action must be block in strict mode")
+	p := mustCompileFiles(t, source.File{Path: "a.yaml", Content: []byte(asks)})
+	require.Len(t, p.Warnings(), 1)
+	require.True(t, judged(t, p, "x", `{"x": 1}`, `{}`).Ask.AllowOnTimeout)
+	tree, err = source.NewTree([]source.File{{Path: "a.yaml", Content: []byte(shells)}})
+	require.NoError(t, err)
+	p, err = Compile(tree, WithStrict())
+	require.NoError(t, err)
+	require.True(t, judged(t, p, "y", `{}`, `{}`).Allowed)
+}
