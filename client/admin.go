@@ -29,6 +29,15 @@ func (c *Client) PutPolicyTree(ctx context.Context, req *govnodev1.PutPolicyRequ
 	})
 }
 
+// GetPolicy returns the policy to which a name points, with its files, as a message
+// of govnode/v1.
+func (c *Client) GetPolicy(ctx context.Context, name string) (*govnodev1.Policy, error) {
+	res, err := read(ctx, c, "GetPolicy", func(ctx context.Context, n *node) (*govnodev1.GetPolicyResponse, error) {
+		return n.policies.GetPolicy(ctx, &govnodev1.GetPolicyRequest{Ref: &govnodev1.GetPolicyRequest_Name{Name: name}})
+	})
+	return res.GetPolicy(), err
+}
+
 // A Pool says how many slots there are of something.
 type Pool struct {
 	Name  string

@@ -32,6 +32,30 @@ func (c *Client) Get(ctx context.Context, key string) (Value, error) {
 	return Value{res.GetFound(), res.GetValue(), res.GetVersion()}, err
 }
 
+// GetMany returns the values of keys as they stood at one instant, without those
+// that have none.
+func (c *Client) GetMany(ctx context.Context, keys ...string) (map[string]Value, error) {
+	res, err := read(ctx, c, "BatchGet", func(ctx context.Context, n *node) (*govnodev1.BatchGetResponse, error) {
+		return n.counters.BatchGet(ctx, &govnodev1.BatchGetRequest{Keys: keys})
+	})
+	found := make(map[string]Value, len(res.GetValues()))
+	for key, text := range res.GetValues() {
+		found[key] = Value{Found: true, Text: text, Version: res.GetVersions()[key]}
+	}
+	return found, err
+}
+
+// Increment adds a decimal with at most 6 fractional digits, 1 if it is empty, to the
+// number under a key, and returns the sum. A key without a value is 0; one with a
+// text is an *Error (NOT_A_NUMBER).
+func (c *Client) Increment(ctx context.Context, key, amount string) (sum string, err error) {
+	req := &govnodev1.IncrementRequest{Key: key, Amount: amount, Client: c.cfg.Name}
+	res, err := change(ctx, c, "Increment", &req.RequestId, func(ctx context.Context, n *node) (*govnodev1.IncrementResponse, error) {
+		return n.counters.Increment(ctx, req)
+	})
+	return res.GetValue(), err
+}
+
 // A Write says how a value is set.
 type Write struct {
 	TTL time.Duration // none if 0

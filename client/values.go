@@ -112,6 +112,7 @@ const (
 
 	ReasonVersionConflict Reason = "VERSION_CONFLICT" // see Conflict
 	ReasonListFull        Reason = "LIST_FULL"
+	ReasonNotANumber      Reason = "NOT_A_NUMBER" // what is to be added to
 
 	// The client sends again what is answered so, while there is time.
 	ReasonOverloaded     Reason = "OVERLOADED"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -70,4 +71,12 @@ func TestAReasonKeepsItsWords(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A result that cannot be read was applied all the same: it is unknown, and
+// never "not applied".
+func TestAResultThatCannotBeReadIsUnknown(t *testing.T) {
+	a := readAnswer(&nodev1.ForwardAnswer{Result: []byte{0xff, 0xff}, Index: 7})
+	require.Equal(t, storage.Unknown, a.Outcome)
+	require.Error(t, a.Err)
 }

@@ -463,3 +463,27 @@ func TestTheTrailOfApprovals(t *testing.T) {
 	_, err = n.vote(id, "Timeout", v1.Vote_VOTE_APPROVE)
 	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "approver: is what is said where nobody decided")
 }
+
+// What is sent again under its id is told once: a trail that held it twice
+// would tell of a second request, and of a second decision.
+func TestTheTrailOfRequestsAndWithdrawals(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	var id string
+	for range 2 {
+		asked, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{
+			Tool: "t", AgentId: "a", Message: "may it run?", RequestId: "r", Client: "ui"})
+		require.NoError(t, err)
+		id = asked.Approval.Id
+	}
+	for range 2 {
+		_, err := n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Id: id, RequestId: "w", Client: "ui"})
+		require.NoError(t, err)
+	}
+	var said []string
+	for _, l := range n.audit.all(t) {
+		if l["approval_id"] == id {
+			said = append(said, fmt.Sprint(l["event_type"]))
+		}
+	}
+	require.Equal(t, []string{"approval_requested", "approval_decided"}, said)
+}

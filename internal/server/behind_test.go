@@ -101,6 +101,24 @@ func TestANodeThatIsBehind(t *testing.T) {
 		require.Equal(t, v1.Outcome_OUTCOME_ENDED, late.end("s", "c").Outcome)
 		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d", withGPU).Outcome, "both slots are free")
 	})
+	t.Run("EndCall of what has cost something", func(t *testing.T) {
+		n, late, b := apart(t)
+		n.putPolicy(policy()...)
+		n.putRate("tpm", 1000, time.Hour)
+		n.putBudget("money", "", "10")
+		n.session("s")
+		b.freeze(t)
+		n.begin("s", "c", charged("money", "5"), func(r *v1.BeginCallRequest) {
+			r.Tokens, r.Rates = 100, []*v1.RateWant{{Rate: "tpm", By: v1.Cost_COST_TOKENS}}
+		})
+		res, err := late.calls.EndCall(n.ctx(), &v1.EndCallRequest{
+			SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 40, Spent: costs("money", "2"),
+		})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, res.Outcome)
+		require.EqualValues(t, 40, n.rate("tpm").Used)
+		require.Equal(t, "2", n.used("money"))
+	})
 	t.Run("CloseSession", func(t *testing.T) {
 		n, late := setup(t)
 		res, err := late.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})

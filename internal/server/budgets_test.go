@@ -90,6 +90,19 @@ func TestBudgetsAreChargedInTheWholeTree(t *testing.T) {
 	require.EqualValues(t, 2, list.Budgets[1].Children)
 }
 
+// What a call and its policy assume of one budget is added.
+func TestACallAndItsPolicyNameOneBudget(t *testing.T) {
+	n := start(t)
+	n.putBudget("both", "", "10")
+	n.putPolicy(policy("budgets: [{budget: both, amount: 0.5}]")...)
+	n.session("s")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", charged("both", "2")).Outcome)
+	require.Equal(t, "2.5", n.used("both"))
+	require.Equal(t, v1.Outcome_OUTCOME_BUDGET_EXCEEDED, n.begin("s", "b", charged("both", "7.5")).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", charged("both", "7")).Outcome)
+	require.Equal(t, "10", n.used("both"))
+}
+
 // What a budget cannot be is said by its field, and changes nothing.
 func TestBudgetsThatCannotBe(t *testing.T) {
 	n := start(t)

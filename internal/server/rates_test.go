@@ -167,6 +167,8 @@ func TestWaitingForARate(t *testing.T) {
 	}
 	require.LessOrEqual(t, n.rate("r").Used, int32(2))
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, take("w1", 0, 0).Outcome, "sent again it takes nothing")
+	_, err = n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "r", RequestId: "w1", Cost: 2})
+	require.Equal(t, "ID_REUSED", info(t, err).Reason, "another cost is another request")
 	n.putRate("none", 1, time.Hour)
 	_, err = n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "none", RequestId: "x"})
 	require.NoError(t, err)
