@@ -129,8 +129,8 @@ func TestCompletionWithoutANode(t *testing.T) {
 // new command does not go without.
 func TestCompletionKnowsAllArguments(t *testing.T) {
 	known := []string{
-		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "APPROVAL", "STANDING", "POLICY", "FILE", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
-		"ADDRESS", "DECISION_ID", "TOOL", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", // nobody knows them beforehand
+		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "APPROVAL", "STANDING", "POLICY", "FILE", "FILE...", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
+		"ADDRESS", "DECISION_ID", "TOOL", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", "NAME", // nobody knows them beforehand
 	}
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {

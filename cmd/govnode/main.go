@@ -13,6 +13,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/demo"
 	"example.com/govnode/cmd/govnode/internal/dev"
+	"example.com/govnode/cmd/govnode/internal/edictum"
 	"example.com/govnode/cmd/govnode/internal/operate"
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/serve"
@@ -90,6 +91,7 @@ Start with:  govnode dev`,
 		operate.State(),
 		operate.Cluster(),
 		operate.Snapshot(),
+		edictum.Command(),
 		config.Command(),
 		version.Command(),
 	)

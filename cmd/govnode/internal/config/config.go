@@ -17,6 +17,7 @@ type Config struct {
 	MaxConnections int
 	RequestTimeout time.Duration
 	Reflection     bool
+	EdictumKeys    string
 
 	StrictNamespaces []string
 
@@ -128,6 +129,8 @@ var settings = []setting{
 	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", OnServe | OnDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
 	{"reflection", "", OnServe, "false", "", "let gRPC clients, such as grpcurl, ask for the schema of the API; dev does", func(c *Config) any { return &c.Reflection }},
+
+	{"edictum-keys", "", OnServe | OnDev, "", "", "YAML `file` of the keys by which SDKs of Edictum are known, read again at SIGHUP; without one a node does not serve /v1/, and dev makes one", func(c *Config) any { return &c.EdictumKeys }},
 
 	{"strict-namespaces", "", OnServe | OnDev, "", "", "`names` of namespaces, separated by commas, whose policies are all judged in strict mode, or * for every one; the same on all nodes", func(c *Config) any { return &c.StrictNamespaces }},
 

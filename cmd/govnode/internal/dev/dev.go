@@ -46,6 +46,10 @@ func Run(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err e
 			err = e
 		}
 	}()
+	agent, operator, err := l.edictumKeys(c)
+	if err != nil {
+		return err
+	}
 	if c.Insecure {
 		_, _ = fmt.Fprintln(stderr, "govnode: insecure: whoever can reach these nodes can do everything, since nobody is asked who they are")
 	}
@@ -76,6 +80,10 @@ func Run(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err e
 			fleet.say("Try it, in another terminal:")
 			fleet.say("")
 			fleet.say("%s", firstCall(l.places[0].api))
+			if agent != "" {
+				fleet.say("")
+				fleet.say("For SDKs of Edictum: server http://%s, key %s; of an operator %s", l.places[0].api, agent, operator)
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/internal/edictum"
 )
 
 // A layout is what of a cluster of dev stays the same for as long as its data
@@ -203,4 +204,20 @@ func (l *layout) close() error {
 		return fmt.Errorf("the temporary folder is left over: %w", err)
 	}
 	return nil
+}
+
+// edictumKeys makes the keys of this run for SDKs of Edictum, where none were given:
+// one of an agent and one of an operator. Only their hashes are kept.
+func (l *layout) edictumKeys(c *config.Config) (agent, operator string, err error) {
+	if c.EdictumKeys != "" {
+		return "", "", nil
+	}
+	agent, agentHash := edictum.NewKey()
+	operator, operatorHash := edictum.NewKey()
+	text := fmt.Sprintf("keys:\n  - {name: dev-agent, role: agent, hash: %q}\n  - {name: dev-operator, role: operator, hash: %q}\n", agentHash, operatorHash)
+	c.EdictumKeys = filepath.Join(l.folder, "edictum-keys.yaml")
+	if err := os.WriteFile(c.EdictumKeys, []byte(text), 0o600); err != nil {
+		return "", "", fmt.Errorf("data: cannot write the keys for SDKs of Edictum: %w", err)
+	}
+	return agent, operator, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -95,22 +94,14 @@ func endsInLine(path string) bool {
 	return err == nil && last[0] != '\n'
 }
 
-// reopenOnHangup opens the audit log anew at each SIGHUP until ctx ends, so that
-// it can be rotated.
-func reopenOnHangup(ctx context.Context, hangups <-chan os.Signal, audit func() (reopened bool, err error), log *slog.Logger) {
+// onHangup does something at each SIGHUP until ctx ends.
+func onHangup(ctx context.Context, hangups <-chan os.Signal, do func()) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-		}
-		switch reopened, err := audit(); {
-		case err != nil:
-			log.Error("the audit log cannot be opened anew and stays the one that it is; see to it that the node may write the file, and send SIGHUP again", "error", err)
-		case reopened:
-			log.Info("the audit log was opened anew")
-		default:
-			log.Info("the audit log goes to standard output; there is nothing to open anew")
+			do()
 		}
 	}
 }

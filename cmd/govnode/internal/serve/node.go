@@ -17,6 +17,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/version"
+	"example.com/govnode/internal/edictum"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/storage"
 )
@@ -24,6 +25,7 @@ import (
 // A node is what serve runs: an order of commands and the API on top of it.
 type node struct {
 	server *server.Server
+	sdks   *edictum.Handler // for SDKs of Edictum; nil without keys
 	store  storage.Store
 	ready  func(context.Context) error // of the store; nil where a cluster says it, or nothing can be wrong
 	drain  func(context.Context) error // of the store; nil where it has nothing to hand over
@@ -60,7 +62,46 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())
 	}
+	if c.EdictumKeys == "" {
+		return n, nil
+	}
+	keys, err := edictum.LoadKeys(c.EdictumKeys)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("edictum-keys: %w", err), n.end(ctx, nil))
+	}
+	n.sdks = edictum.New(n.server.Handler(), keys, log)
 	return n, nil
+}
+
+// handler serves all that the node has a port for.
+func (n *node) handler() http.Handler {
+	if n.sdks != nil {
+		return n.sdks
+	}
+	return n.server.Handler()
+}
+
+// reopen is what SIGHUP asks for: the audit log is opened anew, and keys are read
+// again.
+func (n *node) reopen(c *config.Config, log *slog.Logger) {
+	switch reopened, err := n.server.ReopenAudit(); {
+	case err != nil:
+		log.Error("the audit log cannot be opened anew and stays the one that it is; see to it that the node may write the file, and send SIGHUP again", "error", err)
+	case reopened:
+		log.Info("the audit log was opened anew")
+	default:
+		log.Info("the audit log goes to standard output; there is nothing to open anew")
+	}
+	if n.sdks == nil {
+		return
+	}
+	keys, err := edictum.LoadKeys(c.EdictumKeys)
+	if err != nil {
+		log.Error("the keys of --edictum-keys cannot be read and stay those that they are; mend the file, and send SIGHUP again", "error", err)
+		return
+	}
+	n.sdks.SetKeys(keys)
+	log.Info("the keys of --edictum-keys were read again")
 }
 
 // end stops a node from the top down. While there is time, those who wait and
@@ -69,8 +110,15 @@ func (n *node) end(ctx context.Context, s *http.Server) error {
 	waits, cancel := context.WithTimeout(ctx, DrainTimeout/2)
 	errs := []error{n.server.Drain(waits)}
 	cancel()
+	if n.sdks != nil {
+		n.sdks.Drain()
+	}
 	if n.drain != nil {
 		errs = append(errs, n.drain(ctx))
 	}
-	return errors.Join(append(errs, endHTTP(ctx, s), n.server.Close(), n.store.Close(), n.audit())...)
+	errs = append(errs, endHTTP(ctx, s))
+	if n.sdks != nil {
+		errs = append(errs, n.sdks.Close())
+	}
+	return errors.Join(append(errs, n.server.Close(), n.store.Close(), n.audit())...)
 }

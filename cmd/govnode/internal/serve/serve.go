@@ -32,7 +32,8 @@ func Command() *cobra.Command {
 		Short: "Run one node",
 		Long: `Runs one node until SIGTERM or SIGINT, then takes no more calls, hands over those
 that wait and the leadership, and ends within 10 s. A second signal ends it at once.
-SIGHUP makes it open its audit log anew, so that it can be rotated.
+SIGHUP makes it open its audit log anew, so that it can be rotated, and read its
+--edictum-keys again.
 
 A new cluster begins with one node started with --bootstrap; the others are started
 with --join and the Raft addresses of members. Later starts need neither.
@@ -92,8 +93,8 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
 	log.Info("serving", "api", api.Addr().String())
 
-	go reopenOnHangup(ctx, hangups, node.server.ReopenAudit, log)
-	httpServer := newHTTPServer(node.server.Handler(), log)
+	go onHangup(ctx, hangups, func() { node.reopen(c, log) })
+	httpServer := newHTTPServer(node.handler(), log)
 	failed := make(chan error, 1)
 	go func() { failed <- httpServer.Serve(api) }()
 	select {

@@ -1,0 +1,246 @@
+package edictum
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"example.com/govnode/client"
+	"example.com/govnode/engine/value"
+)
+
+// Events: what SDKs have seen. They are kept by session, each once, whatever was
+// sent again: a list holds them, and a mark for each says that it is there.
+
+const (
+	eventTTL    = 30 * 24 * time.Hour
+	mostEvents  = 1000     // in one request
+	mostOfEvent = 48 << 10 // bytes of one
+	eventPrefix = "edictum/events/"
+	markPrefix  = "edictum/event/"
+	noSession   = "-"
+	markBatch   = 64 // bounds what is under way at once
+	appendBytes = 128 << 10
+	appendItems = 100
+)
+
+// events answers /v1/events.
+func (q *request) events() (any, error) {
+	if len(q.rest) > 0 {
+		return nil, refuse(http.StatusNotFound, "path: events are /v1/events")
+	}
+	if q.Method == http.MethodPost {
+		return q.tell()
+	}
+	if err := q.methods(http.MethodGet, http.MethodPost); err != nil {
+		return nil, err
+	}
+	return q.told()
+}
+
+// An event is one that was sent.
+type event struct {
+	session, mark, item string
+}
+
+// tell keeps events. First they are put into their lists, then marked: who is cut
+// off between the two sends again, and what is in a list twice is shown once.
+func (q *request) tell() (any, error) {
+	if err := q.asAgent(); err != nil {
+		return nil, err
+	}
+	body, err := q.body()
+	if err != nil {
+		return nil, err
+	}
+	list, _ := body.Get("events")
+	if list.Kind() != value.List || list.Len() == 0 || list.Len() > mostEvents {
+		return nil, refuse(http.StatusBadRequest, "events: it must be a list of 1 to %d", mostEvents)
+	}
+	sent, err := q.sent(list)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := q.unmarked(sent)
+	if err != nil {
+		return nil, err
+	}
+	bySession := map[string][]event{}
+	for _, e := range fresh {
+		bySession[e.session] = append(bySession[e.session], e)
+	}
+	for _, session := range slices.Sorted(maps.Keys(bySession)) {
+		if err := q.keep(session, bySession[session]); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]int{"accepted": len(fresh), "duplicates": list.Len() - len(fresh)}, nil
+}
+
+// sent reads the events of a request, each once.
+func (q *request) sent(list value.Value) ([]event, error) {
+	var all []event
+	seen := map[string]bool{}
+	i := 0
+	for v := range list.Items() {
+		if v.Kind() != value.Map {
+			return nil, refuse(http.StatusBadRequest, "events[%d]: it must be an object", i)
+		}
+		session := noSession
+		if s, there := v.Get("session_id"); there && s.Kind() == value.String && s.Str() != "" {
+			session = s.Str()
+		}
+		content := canonical(v)
+		if len(content) > mostOfEvent {
+			return nil, refuse(http.StatusRequestEntityTooLarge, "events[%d]: it has %d bytes, the most is %d", i, len(content), mostOfEvent)
+		}
+		sum := sha256.Sum256([]byte(q.key.Hash + "\n" + q.agent + "\n" + content))
+		e := event{session: session, mark: hex.EncodeToString(sum[:])}
+		e.item = `{"mark":"` + e.mark + `","agent_id":` + strconv.Quote(q.agent) + `,"event":` + content + `}`
+		if !seen[e.mark] {
+			seen[e.mark] = true
+			all = append(all, e)
+		}
+		i++
+	}
+	return all, nil
+}
+
+// canonical is the JSON of a value whose keys are sorted.
+func canonical(v value.Value) string {
+	var tree any
+	d := json.NewDecoder(strings.NewReader(v.JSON()))
+	d.UseNumber()
+	if d.Decode(&tree) != nil {
+		return v.JSON()
+	}
+	b, err := json.Marshal(tree) // sorts the keys of maps
+	if err != nil {
+		return v.JSON()
+	}
+	return string(b)
+}
+
+// unmarked are those events that were not kept before.
+func (q *request) unmarked(sent []event) ([]event, error) {
+	var keys []string
+	for _, e := range sent {
+		keys = append(keys, markPrefix+e.mark)
+	}
+	marked, err := q.api.GetMany(q.Context(), keys...)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(sent), func(e event) bool { return marked[markPrefix+e.mark].Found }), nil
+}
+
+func (q *request) keep(session string, events []event) error {
+	var items []string
+	size := 0
+	put := func() error {
+		if len(items) == 0 {
+			return nil
+		}
+		_, err := q.api.Append(q.Context(), eventsOf(session), items, client.Appending{TTL: eventTTL})
+		items, size = nil, 0
+		return err
+	}
+	for _, e := range events {
+		if size+len(e.item) > appendBytes || len(items) == appendItems {
+			if err := put(); err != nil {
+				return err
+			}
+		}
+		items = append(items, e.item)
+		size += len(e.item)
+	}
+	if err := put(); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(events, markBatch) {
+		if err := together(part, func(e event) error {
+			_, err := q.api.Set(q.Context(), markPrefix+e.mark, "", client.Write{TTL: eventTTL})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told shows operators what was sent of a session.
+func (q *request) told() (any, error) {
+	if err := q.operator(); err != nil {
+		return nil, err
+	}
+	wanted := q.URL.Query()
+	session := wanted.Get("session_id")
+	if session == "" {
+		return nil, refuse(http.StatusBadRequest, "session_id: name the session whose events are wanted, %s for those without one", noSession)
+	}
+	events, seen := []json.RawMessage{}, map[string]bool{}
+	for from := int64(0); ; {
+		part, err := q.api.Range(q.Context(), eventsOf(session), from, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range part.Items {
+			var kept struct {
+				Mark  string          `json:"mark"`
+				Event json.RawMessage `json:"event"`
+			}
+			var named struct {
+				CallID string `json:"call_id"`
+				Action string `json:"action"`
+			}
+			if json.Unmarshal([]byte(item.Text), &kept) != nil || seen[kept.Mark] {
+				continue
+			}
+			seen[kept.Mark] = true
+			_ = json.Unmarshal(kept.Event, &named) // fields of other types match nothing
+			if id := wanted.Get("call_id"); id != "" && id != named.CallID {
+				continue
+			}
+			if action := wanted.Get("action"); action != "" && action != named.Action {
+				continue
+			}
+			events = append(events, kept.Event)
+		}
+		if from = part.Next; len(part.Items) == 0 || from >= part.Length {
+			return map[string]any{"events": events}, nil
+		}
+	}
+}
+
+// eventsOf is the list of a session's events. Any text is a name of a session.
+func eventsOf(session string) string {
+	if len(session) > 200 {
+		sum := sha256.Sum256([]byte(session))
+		session = "~" + hex.EncodeToString(sum[:])
+	}
+	return eventPrefix + session
+}
+
+// together does something for each of some events at once, and returns the first
+// error.
+func together(events []event, do func(event) error) error {
+	var group sync.WaitGroup
+	var once sync.Once
+	var failed error
+	for _, e := range events {
+		group.Go(func() {
+			if err := do(e); err != nil {
+				once.Do(func() { failed = err })
+			}
+		})
+	}
+	group.Wait()
+	return failed
+}

@@ -1,0 +1,159 @@
+package edictum_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/edictum"
+	"example.com/govnode/internal/server"
+	"example.com/govnode/storage"
+)
+
+// node is a real node on the memory store, behind the interface of the SDKs.
+func node(t *testing.T, keys *edictum.Keys) *httptest.Server {
+	t.Helper()
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a"})
+	require.NoError(t, err)
+	h := edictum.New(s.Handler(), keys, slog.New(slog.DiscardHandler))
+	listener := httptest.NewServer(h)
+	t.Cleanup(func() {
+		listener.Close()
+		require.NoError(t, h.Close())
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	return listener
+}
+
+// The keys of the scripts are their holders' names.
+func scriptKeys(t *testing.T) *edictum.Keys {
+	t.Helper()
+	entry := func(holder, name, namespace, role string) string {
+		return fmt.Sprintf("  - {name: %s, hash: %q, namespace: %s, role: %s}\n", name, edictum.HashOf(holder), namespace, role)
+	}
+	keys, err := edictum.ParseKeys([]byte("keys:\n" + entry("agent", "laptop", "default", "agent") +
+		entry("nameless", "other", "default", "agent") + entry("operator", "desk", "default", "operator") +
+		entry("writer", "writer", "default", "operator") + entry("elsewhere", "far", "tenant-2", "agent")))
+	require.NoError(t, err)
+	return keys
+}
+
+// The scripts in testdata: each is what it reads like.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			n := node(t, scriptKeys(t))
+			f, err := os.Open(file)
+			require.NoError(t, err)
+			defer func() { _ = f.Close() }()
+			lines := bufio.NewScanner(f)
+			lines.Buffer(nil, 1<<20)
+			var sent, id string
+			steps := 0
+			for at := 1; lines.Scan(); at++ {
+				line := lines.Text()
+				switch {
+				case strings.HasPrefix(line, ">"):
+					sent = line
+				case sent != "":
+					steps++
+					id = step(t, n, fmt.Sprintf("%s:%d", file, at), sent, line, id)
+					sent = ""
+				}
+			}
+			require.NoError(t, lines.Err())
+			require.Greater(t, steps, 10)
+		})
+	}
+}
+
+// step sends a request and looks at the answer. It returns the id that ID stands for.
+func step(t *testing.T, n *httptest.Server, at, sent, want, id string) string {
+	t.Helper()
+	parts := strings.SplitN(sent, " ", 5)
+	body := ""
+	if len(parts) == 5 {
+		body = parts[4]
+	}
+	status, answer := ask(t, n, parts[1], parts[2], strings.ReplaceAll(parts[3], "ID", id), body)
+	wantStatus, wantBody, _ := strings.Cut(want, " ")
+	require.Equal(t, wantStatus, fmt.Sprint(status), "%s: %s", at, answer)
+	var got, expected any
+	require.NoError(t, json.Unmarshal([]byte(answer), &got), "%s: %s", at, answer)
+	if made, ok := got.(map[string]any)["id"].(string); ok && status == http.StatusCreated {
+		id = made
+	}
+	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(wantBody, `"ID"`, `"`+id+`"`)), &expected), at)
+	require.True(t, like(expected, got), "%s\ngot  %s\nwant %s", at, answer, wantBody)
+	return id
+}
+
+// like compares, where * in what is expected stands for anything.
+func like(expected, got any) bool {
+	switch e := expected.(type) {
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok || len(g) != len(e) {
+			return false
+		}
+		for k := range e {
+			if v, there := g[k]; !there || !like(e[k], v) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(e) {
+			return false
+		}
+		for i := range e {
+			if !like(e[i], g[i]) {
+				return false
+			}
+		}
+		return true
+	case string:
+		if prefix, open := strings.CutSuffix(e, "*"); open {
+			g, ok := got.(string)
+			return e == "*" || ok && strings.HasPrefix(g, prefix)
+		}
+	}
+	return expected == got
+}
+
+func ask(t *testing.T, n *httptest.Server, holder, method, path, body string) (status int, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, n.URL, strings.NewReader(body))
+	require.NoError(t, err)
+	// As it stands: Go's own would clean it.
+	req.URL.Opaque = "//" + req.URL.Host + path
+	if holder != "nobody" {
+		req.Header.Set("Authorization", "Bearer "+holder)
+	}
+	if holder == "agent" || holder == "elsewhere" {
+		req.Header.Set("X-Edictum-Agent-Id", "writer")
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, "application/json", res.Header.Get("Content-Type"))
+	return res.StatusCode, string(b)
+}

@@ -1,0 +1,147 @@
+package edictum
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// The stream of changes: each node looks at what is current and tells its followers.
+
+const (
+	lookEvery  = 500 * time.Millisecond
+	breathe    = 15 * time.Second // idle streams are given up by SDKs after 120 s and 300 s
+	cacheFor   = lookEvery - 50*time.Millisecond
+	mostCached = 1024
+)
+
+// A cached ruleset is one that several streams of a node follow.
+type cached struct {
+	at      time.Time
+	current *ruleset // nil where there is none
+}
+
+// stream follows a ruleset, or the assignment of an agent that asks for none. It ends
+// with the connection alone: one that ends well is opened again at once by SDKs.
+func (h *Handler) stream(w http.ResponseWriter, q *request) error {
+	env, err := q.env()
+	if err != nil {
+		return err
+	}
+	name := q.URL.Query().Get("bundle_name")
+	if name != "" && !identifier.MatchString(name) {
+		return refuse(http.StatusBadRequest, "bundle_name: %q is no name of a ruleset", clip(name))
+	}
+	if name == "" {
+		if err := q.asAgent(); err != nil {
+			return err
+		}
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // where the server has one
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	f := &follower{w: w, control: control, h: h, q: q, env: env, name: name, has: q.URL.Query().Get("policy_version")}
+	_ = f.say(": here\n\n")
+	look, last := time.NewTicker(lookEvery), time.Now()
+	defer look.Stop()
+	for {
+		told, err := f.look()
+		if err != nil {
+			break
+		}
+		if told {
+			last = time.Now()
+		}
+		if time.Since(last) >= breathe {
+			if f.say(": still here\n\n") != nil {
+				break
+			}
+			last = time.Now()
+		}
+		select {
+		case <-q.Context().Done():
+			panic(http.ErrAbortHandler)
+		case <-h.ended:
+			panic(http.ErrAbortHandler)
+		case <-look.C:
+		}
+	}
+	panic(http.ErrAbortHandler) // so that the SDK waits before it comes again
+}
+
+// A follower is one stream.
+type follower struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	h       *Handler
+	q       *request
+
+	env, name string // of the ruleset; no name where the agent is assigned one
+	has       string // hash of what the SDK has
+	assigned  string
+}
+
+func (f *follower) say(text string) error {
+	if _, err := fmt.Fprint(f.w, text); err != nil {
+		return err
+	}
+	return f.control.Flush()
+}
+
+func (f *follower) event(name string, data any) error {
+	b, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	return f.say("event: " + name + "\ndata: " + string(b) + "\n\n")
+}
+
+// look tells what is new. An error of the service is none of the stream: it is looked
+// again.
+func (f *follower) look() (told bool, err error) {
+	if f.name == "" {
+		v, err := f.q.api.Get(f.q.Context(), assignmentPrefix+f.q.agent)
+		if err != nil || !v.Found || v.Text == f.assigned {
+			return false, nil
+		}
+		f.assigned = v.Text
+		return true, f.event("contract_update", map[string]any{"_assignment_changed": true, "bundle_name": v.Text})
+	}
+	current := f.h.currentOf(f.q, f.env, f.name)
+	if current == nil || current.RevisionHash == f.has {
+		return false, nil
+	}
+	f.has = current.RevisionHash
+	if err := f.event("contract_update", current); err != nil {
+		return false, err
+	}
+	return true, f.event("ruleset_updated", map[string]any{"name": current.Name, "version": current.Version})
+}
+
+// currentOf is what is current, as of less than half a second ago; nil where there is
+// none, or that cannot be told.
+func (h *Handler) currentOf(q *request, env, name string) *ruleset {
+	key := q.key.Namespace + "/" + env + "/" + name
+	h.mu.Lock()
+	c, ok := h.followed[key]
+	h.mu.Unlock()
+	if ok && time.Since(c.at) < cacheFor {
+		return c.current
+	}
+	current, err := q.current(env, name)
+	var p *problem
+	if err != nil && !(errors.As(err, &p) && p.status == http.StatusNotFound) {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.followed) >= mostCached {
+		clear(h.followed)
+	}
+	h.followed[key] = cached{time.Now(), current}
+	return current
+}
