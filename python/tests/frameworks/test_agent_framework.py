@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -12,50 +11,10 @@ import govnode
 
 pytest.importorskip("agent_framework", reason="Microsoft Agent Framework is not installed")
 
-import agent_framework
-from agent_framework import (
-    Agent,
-    BaseChatClient,
-    ChatResponse,
-    ChatResponseUpdate,
-    Content,
-    FunctionInvocationLayer,
-    FunctionMiddleware,
-    Message,
-    ResponseStream,
-)
+from agent_framework import Agent, FunctionMiddleware
+from maf import ScriptedClient, go, governed, results
 
 from govnode.adapters.agent_framework import GovnodeMiddleware
-
-
-class ScriptedClient(FunctionInvocationLayer, BaseChatClient):
-    def __init__(self, script: Script) -> None:
-        super().__init__()
-        self.script, self.turn = script, 0
-
-    def _contents(self) -> list[Any]:
-        step, n = self.script[self.turn], self.turn
-        self.turn += 1
-        if isinstance(step, str):
-            return [Content.from_text(step)]
-        return [
-            Content.from_function_call(f"call-{n}-{i}", t, arguments=json.dumps(a)) for i, (t, a) in enumerate(step)
-        ]
-
-    def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **kwargs: Any) -> Any:
-        contents = self._contents()
-
-        async def whole() -> Any:
-            return ChatResponse(messages=[Message(role="assistant", contents=contents)])
-
-        async def pieces() -> Any:
-            yield ChatResponseUpdate(role="assistant", contents=contents)
-
-        return ResponseStream(pieces(), finalizer=ChatResponse.from_updates) if stream else whole()
-
-
-def governed(function: Any) -> Any:
-    return agent_framework.tool(approval_mode="never_require")(function)
 
 
 class AgentFramework(Driver):
@@ -67,17 +26,11 @@ class AgentFramework(Driver):
 
     async def ago(self, session: Any, script: Script, tool: Any, mode: str, **options: Any) -> Seen:
         agent = self.agent(session, script, tool, **options)
-        if mode == "async":
-            return self.seen(await agent.run("go"))
-        stream = agent.run("go", stream=True)
-        async for _ in stream:
-            pass
-        return self.seen(await stream.get_final_response())
+        return self.seen(await go(agent, "go", mode == "stream"))
 
     @staticmethod
     def seen(response: Any) -> Seen:
-        saw = [str(c.result) for m in response.messages for c in m.contents if c.type == "function_result"]
-        return Seen(saw, response.text)
+        return Seen(results(response), response.text)
 
 
 DRIVER = AgentFramework()

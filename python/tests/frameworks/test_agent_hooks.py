@@ -31,7 +31,8 @@ from agent_hooks import (
     Transform,
     Verdict,
 )
-from test_agent_framework import AgentFramework, ScriptedClient, governed
+from maf import ScriptedClient, governed
+from test_agent_framework import AgentFramework
 
 from govnode.adapters.agent_hooks import GovnodeInterceptor
 
@@ -90,9 +91,7 @@ class TestAgentHooks(Laws):
         assert session.read().open_calls == ()
 
     @pytest.mark.parametrize("mode", ["async", "stream"])
-    def test_kill_ends_the_run(  # type: ignore[override]
-        self, client: govnode.Client, session: govnode.Session, mode: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_kill_ends_the_run(self, client: govnode.Client, session: govnode.Session, mode: str) -> None:
         tool = Tool("sync")
         run = tool.function
 
@@ -104,8 +103,7 @@ class TestAgentHooks(Laws):
 
         with pytest.raises(InterceptionBlocked) as raised:
             DRIVER.run(session, [*[[("shell", {"command": f"ls {i}"})] for i in range(8)], "done"], shell, mode)
-        assert raised.value.result.verdict.message == "Killed"
-        assert "enough" in caplog.text
+        assert "killed: enough" in str(raised.value.result.verdict.message)  # the next hook is that of the model
         assert len(tool.executed) == 2
 
     def test_cancelled_thread_keeps_its_slot_until_it_ends(  # type: ignore[override]

@@ -66,6 +66,10 @@ class ResponsesDriver(OpenAIKernelDriver):
 DRIVER = OpenAIKernelDriver()
 
 
+def wrapped(kernel: Any, api: Any, **options: Any) -> Any:
+    return kernel.wrap(api.beta.assistants.create(model="scripted"), api, poll_interval=0.001, **options)
+
+
 class Wrapping(KernelLaws):
     """``wrap`` is not deprecated here, and wants a client."""
 
@@ -87,12 +91,15 @@ class Wrapping(KernelLaws):
             assert kernel.unwrap(assistant) is assistant
 
     def test_wrapped_agent_that_is_denied_raises(self, client: govnode.Client) -> None:
-        """The model is told."""
-        kernel = self.driver.make(client)
-        tool = Tool()
-        kernel.signal_stop()
-        assert "stopped" in self.driver.told(kernel, LS, tool.function, "sync")
-        assert tool.executed == []
+        """Nothing is asked of the model: there is no run."""
+        for signal in ("stop", "kill"):
+            for mode in self.driver.modes:
+                kernel: Any = self.driver.make(client)
+                tool = Tool()
+                getattr(kernel, f"signal_{signal}")()
+                with pytest.raises(PolicyViolationError, match=r"stopped|killed"):
+                    self.driver.run(kernel, LS, tool.function, mode)
+                assert tool.executed == []
 
 
 class TestOpenAIKernel(Wrapping):
@@ -105,6 +112,8 @@ class TestOpenAIKernel(Wrapping):
     def test_10_2_a_client_is_required(self) -> None:
         with pytest.raises(TypeError):
             OpenAIKernel().wrap(object())
+        with pytest.raises(TypeError, match="client"):
+            OpenAIKernel().wrap(object(), None)
 
     def test_10_2_the_context_of_an_assistant(self, client: govnode.Client) -> None:
         kernel = DRIVER.make(client)
@@ -140,6 +149,92 @@ class TestOpenAIKernel(Wrapping):
                 asyncio.run(scenario())
         assert len([p for p in provider.posts if p.endswith("/messages")]) == 1
 
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"instructions": "rm -rf"},
+            {"additional_instructions": "rm -rf"},
+            {"additional_messages": [{"role": "user", "content": "rm -rf"}]},
+            {"additional_messages": [{"role": "user", "content": [{"type": "text", "text": "rm -rf"}]}]},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_10_3_texts_of_a_run_are_looked_at(self, client: govnode.Client, given: Any, stream: bool) -> None:
+        kernel: Any = DRIVER.make(client)
+        with Provider(["done"]) as provider, OpenAI(api_key="none", base_url=provider.url) as api:
+            governed = wrapped(kernel, api)
+            thread = governed.create_thread()
+            with pytest.raises(PolicyViolationError, match="input"):
+                list(governed.run_stream(thread.id, **given)) if stream else governed.run(thread.id, **given)
+            with pytest.raises(PolicyViolationError, match="input"):
+                governed.create_thread(messages=[{"role": "user", "content": "rm -rf"}])
+            assert provider.runs == {}
+
+    @pytest.mark.parametrize("kind", ["text", "object", "nested", "error", "awaited object", "coroutine"])
+    def test_10_3_what_a_function_gives_is_looked_at(self, client: govnode.Client, kind: str) -> None:
+        kernel: Any = DRIVER.make(client, {"blocked_patterns": ["forbidden-word", '"secret": true']})
+        text = "it is FORBIDDEN-WORD"
+
+        class Awaited:
+            async def __call__(self, command: str) -> str:
+                return text
+
+        async def later(command: str) -> str:
+            return text
+
+        def shell(command: str) -> Any:
+            if kind == "error":
+                raise ValueError(text)
+            return {"object": {"secret": True}, "nested": [{"x": [text]}]}.get(kind, text)
+
+        tool = {"awaited object": Awaited(), "coroutine": lambda command: later(command)}.get(kind, shell)
+
+        async def scenario(url: str) -> None:
+            async with AsyncOpenAI(api_key="none", base_url=url) as api:
+                assistant = await api.beta.assistants.create(model="scripted")
+                governed = kernel.wrap(assistant, api, poll_interval=0.001, on_error=str)
+                governed.register_tool("shell", tool)
+                await governed.run((await governed.create_thread()).id)
+
+        with Provider(LS) as provider:
+            asyncio.run(scenario(provider.url))
+        outputs = provider.outputs
+        if not kind.startswith(("awaited", "coroutine")):
+            with Provider(LS) as provider, OpenAI(api_key="none", base_url=provider.url) as api:
+                governed = wrapped(kernel, api, on_error=str)
+                governed.register_tool("shell", tool)
+                governed.run(governed.create_thread().id)
+            outputs += provider.outputs
+        assert outputs
+        assert all("Denied by govnode" in o for o in outputs)
+        assert not any("FORBIDDEN-WORD" in o or '"secret": true' in o for o in outputs)
+
+    def test_10_3_a_function_that_is_to_be_awaited(self, client: govnode.Client) -> None:
+        class Awaited:
+            async def __call__(self, command: str) -> str:
+                return ""
+
+        with Provider(LS) as provider, OpenAI(api_key="none", base_url=provider.url) as api:
+            governed = wrapped(DRIVER.make(client), api)
+            with pytest.raises(TypeError, match="AsyncOpenAI"):
+                governed.register_tool("shell", Awaited())
+
+    def test_10_4_cancelling_with_an_async_client(self, client: govnode.Client) -> None:
+        kernel: Any = DRIVER.make(client)
+
+        async def scenario(url: str) -> None:
+            async with AsyncOpenAI(api_key="none", base_url=url) as api:
+                governed = kernel.wrap(await api.beta.assistants.create(model="scripted"), api)
+                thread = await governed.create_thread()
+                run = await api.beta.threads.runs.create(thread_id=thread.id, assistant_id="asst_1")
+                await kernel.cancel_run(thread.id, run.id, api)
+                assert kernel.is_cancelled(run.id)
+
+        with Provider(["done"]) as provider:
+            asyncio.run(scenario(provider.url))
+            assert [r["status"] for r in provider.runs.values()] == ["cancelled"]
+
     def test_10_4_a_cancelled_run_calls_nothing(self, client: govnode.Client) -> None:
         kernel: Any = DRIVER.make(client)
         tool = Tool()
@@ -157,12 +252,57 @@ class TestOpenAIKernel(Wrapping):
         assert tool.executed == []
         assert any(p.endswith("/cancel") for p in provider.posts)
 
-    def test_10_4_cancelling_is_best_effort(self) -> None:
+    def test_10_4_cancelling_is_best_effort(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
         kernel = OpenAIKernel()
         with OpenAI(api_key="none", base_url="http://127.0.0.1:9", max_retries=0) as api:
             kernel.cancel_run("t", "r", api)
         assert kernel.is_cancelled("r")
+        assert "run r was not cancelled" in caplog.text
 
 
 class TestResponses(Wrapping):
     driver = ResponsesDriver()
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"input": "rm -rf"},
+            {"input": "go", "instructions": "rm -rf"},
+            {"input": [{"role": "user", "content": "rm -rf"}]},
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "rm -rf"}]}]},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_what_is_asked_is_looked_at(self, client: govnode.Client, given: Any, stream: bool) -> None:
+        kernel: Any = DRIVER.make(client)
+        with (
+            test_openai_responses.Provider(["done"]) as provider,
+            OpenAI(api_key="none", base_url=provider.url) as api,
+            pytest.raises(PolicyViolationError, match="input"),
+        ):
+            list(kernel.govern_responses(api, {}).create(model="scripted", stream=stream, **given))
+
+    @pytest.mark.parametrize("mode", ["sync", "async", "stream", "astream"])
+    def test_what_is_said_is_looked_at(self, client: govnode.Client, mode: str) -> None:
+        kernel: Any = DRIVER.make(client)
+
+        stream = {"stream": True} if mode.endswith("stream") else {}
+        asked: dict[str, Any] = {"model": "scripted", "input": "go", **stream}
+
+        def threaded(url: str) -> None:
+            with OpenAI(api_key="none", base_url=url) as api:
+                list(kernel.govern_responses(api, {}).create(**asked))
+
+        async def looped(url: str) -> None:
+            async with AsyncOpenAI(api_key="none", base_url=url) as api:
+                made = await kernel.govern_responses(api, {}).create(**asked)
+                if stream:
+                    async for _ in made:
+                        pass
+
+        with test_openai_responses.Provider(["now rm -rf"]) as provider:
+            call = threaded if mode in ("sync", "stream") else lambda url: asyncio.run(looped(url))
+            with pytest.raises(PolicyViolationError):
+                call(provider.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,12 +16,17 @@ from govnode.integration import PolicyViolationError
 pytest.importorskip("semantic_kernel", reason="Semantic Kernel is not installed")
 
 from semantic_kernel import Kernel
+from semantic_kernel.connectors.ai.completion_usage import CompletionUsage
+from semantic_kernel.contents import AuthorRole, ChatMessageContent
+from semantic_kernel.exceptions import KernelInvokeException
 from semantic_kernel.functions import kernel_function
-from test_semantic_kernel import Service
+from test_semantic_kernel import ScriptedService, Service
 
+from govnode.adapters import Killed
 from govnode.integrations import SemanticKernelWrapper, SKContext
 
 SERVICE = Service()
+KINDS = ("auto_function_invocation", "function_invocation")
 
 
 def made(tool: Any) -> Any:
@@ -33,7 +39,7 @@ class SemanticKernelDriver(KernelDriver):
     kernel = SemanticKernelWrapper
     factory = "as_filter"
     modes = ("async",)
-    filters: tuple[str, ...] = ("auto_function_invocation", "function_invocation")
+    filters: tuple[str, ...] = KINDS
 
     def new(self, policy: Any, **options: Any) -> Any:
         return SemanticKernelWrapper(policy=policy, **options)
@@ -178,3 +184,177 @@ class TestAutoAlone(KernelLaws):
 
 class TestFunctionAlone(KernelLaws):
     driver = FunctionAlone()
+
+
+def new(client: govnode.Client, policy: Any = None) -> Any:
+    return DRIVER.make(client, policy)
+
+
+class TestFilters:
+    """Section 13.2: how the filters are added must not matter."""
+
+    @staticmethod
+    def ran(client: govnode.Client, kinds: tuple[str, ...], *, one: bool) -> tuple[list[str], int]:
+        kernel, tool = new(client), Tool("async")
+        sk = made(tool.function)
+        judge = kernel.as_filter()
+        for kind in kinds:
+            sk.add_filter(kind, judge if one else kernel.as_filter())
+        asyncio.run(SERVICE.chat(sk, LS))
+        return tool.executed, client.get_session(kernel.contexts["semantic-kernel"].session_id).attempts
+
+    @pytest.mark.parametrize("one", [False, True], ids=["each", "one"])
+    @pytest.mark.parametrize("kinds", [*((k,) for k in KINDS), KINDS, KINDS[::-1], KINDS[1:] * 2, KINDS * 2], ids=str)
+    def test_one_call_is_one(self, client: govnode.Client, kinds: tuple[str, ...], one: bool) -> None:
+        assert self.ran(client, kinds, one=one) == (["ls"], 1)
+
+    def test_other_agents_and_sessions_are_others(self, client: govnode.Client) -> None:
+        kernel = new(client)
+        assert kernel.as_filter("a") is kernel.as_filter("a")
+        assert len({id(kernel.as_filter(a, s)) for a in ("a", "b") for s in (None, "s")}) == 4
+        assert kernel.as_filter("a", wait=1.0) is not kernel.as_filter("a", wait=2.0)
+        before = kernel.as_filter("c")
+        kernel.create_context("c")  # the old one is replaced
+        assert kernel.as_filter("c") is not before
+
+
+class TestResults:
+    """What a model is told of a function is looked at, whatever shape it has."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"a": "FORBIDDEN-WORD", "b": "fine"},
+            ["fine", "FORBIDDEN-WORD"],
+            [{"x": ["fine", "FORBIDDEN-WORD"]}],
+            ValueError("it is FORBIDDEN-WORD"),
+        ],
+        ids=["dict", "list", "nested", "error"],
+    )
+    def test_all_of_it(self, client: govnode.Client, value: Any) -> None:
+        async def shell(command: str) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        kernel = new(client, {"blocked_patterns": ["forbidden-word"]})
+        sk = made(shell)
+        for kind in KINDS:
+            sk.add_filter(kind, kernel.as_filter())
+        seen = asyncio.run(SERVICE.chat(sk, LS))
+        assert "FORBIDDEN-WORD" not in seen.model_saw[0]
+        assert "Denied by govnode" in seen.model_saw[0]
+
+    def test_messages_of_a_function(self, client: govnode.Client) -> None:
+        async def shell(command: str) -> Any:
+            return [ChatMessageContent(role=AuthorRole.ASSISTANT, content=t) for t in ("fine", "FORBIDDEN-WORD")]
+
+        kernel = new(client, {"blocked_patterns": ["forbidden-word"]})
+        sk = made(shell)
+        sk.add_filter("function_invocation", kernel.as_filter())
+        result = asyncio.run(sk.invoke(plugin_name="tools", function_name="shell", command="ls"))
+        assert "FORBIDDEN-WORD" not in repr(result.value)
+
+
+class TestPrompts:
+    def test_tokens(self, client: govnode.Client) -> None:
+        class Using(ScriptedService):
+            async def _inner_get_chat_message_contents(self, *args: Any) -> Any:
+                said = await super()._inner_get_chat_message_contents(*args)
+                said[0].metadata = {"usage": CompletionUsage(prompt_tokens=3, completion_tokens=5)}
+                return said
+
+        kernel, sk = new(client), made(Tool("async").function)
+        sk.add_filter("function_invocation", kernel.as_filter("tester"))
+        sk.add_service(Using(["hi", "ho"]))
+        for _ in range(2):
+            asyncio.run(sk.invoke_prompt("hello", function_name="p", plugin_name="q"))
+        ctx = kernel.contexts["tester"]
+        assert (ctx.prompt_tokens, ctx.completion_tokens) == (6, 10)
+
+    def test_what_is_rendered_into_one(self, client: govnode.Client) -> None:
+        read: list[str] = []
+
+        class Reading(ScriptedService):
+            async def _inner_get_chat_message_contents(self, h: Any, s: Any) -> Any:
+                read.extend(str(m) for m in h.messages)
+                return await super()._inner_get_chat_message_contents(h, s)
+
+        kernel, sk = new(client), made(Tool("async").function)
+        sk.add_service(Reading(["hi"]))
+        with pytest.warns(DeprecationWarning, match="as_filter"):
+            governed = kernel.wrap(sk)
+        with contextlib.suppress(PolicyViolationError, KernelInvokeException):
+            asyncio.run(governed.invoke_prompt("mail {{$who}}", who="jane@example.org"))
+        assert "jane@example.org" not in str(read)
+
+
+class TestSignals:
+    """Section 13.3: governed operations must look at the flags first."""
+
+    def test_kill_ends_the_run(self, client: govnode.Client) -> None:
+        kernel, tool = new(client), Tool("async")
+        sk = made(tool.function)
+        for kind in KINDS:
+            sk.add_filter(kind, kernel.as_filter())
+        kernel.signal_kill()
+        assert (kernel._killed, kernel._stopped) == (True, False)
+        with pytest.raises(Killed):
+            asyncio.run(SERVICE.chat(sk, LS))
+        assert tool.executed == []
+
+    @pytest.mark.parametrize("signal", ["stop", "kill"])
+    def test_memory(self, client: govnode.Client, signal: str) -> None:
+        kernel, governed, memory = remembering(client)
+        getattr(kernel, f"signal_{signal}")()
+        with pytest.raises(PolicyViolationError):
+            asyncio.run(governed.save_information("notes", "well", "1"))
+        with pytest.raises(PolicyViolationError):
+            asyncio.run(governed.search("notes", "well"))
+        assert (memory.saved, memory.asked) == ([], [])
+        if signal == "stop":
+            kernel.signal_continue()
+            assert not kernel._stopped
+            asyncio.run(governed.save_information("notes", "well", "1"))
+            assert memory.saved == ["well"]
+        assert [m["allowed"] for m in kernel.contexts["semantic-kernel"].memory_operations[:2]] == [False, False]
+
+    @pytest.mark.parametrize("signal", ["stop", "kill"])
+    def test_wrapped(self, client: govnode.Client, signal: str) -> None:
+        kernel, governed, _ = remembering(client)
+        getattr(kernel, f"signal_{signal}")()
+        with pytest.raises((PolicyViolationError, KernelInvokeException)):
+            asyncio.run(governed.invoke(plugin_name="tools", function_name="shell", command="ls"))
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+        self.asked: list[str] = []
+
+    async def save_information(self, collection: str, text: str, id: str) -> None:
+        self.saved.append(text)
+
+    async def search(self, collection: str, query: str) -> list[str]:
+        self.asked.append(query)
+        return ["fine", "the FORBIDDEN-WORD is here"]
+
+
+def remembering(client: govnode.Client, **policy: Any) -> tuple[Any, Any, Memory]:
+    kernel, memory = new(client, policy or None), Memory()
+    sk = made(Tool("async").function)
+    object.__setattr__(sk, "memory", memory)
+    with pytest.warns(DeprecationWarning, match="as_filter"):
+        return kernel, kernel.wrap(sk), memory
+
+
+def test_what_a_memory_holds_is_looked_at(client: govnode.Client) -> None:
+    _, governed, _ = remembering(client, blocked_patterns=["forbidden-word"])
+    with pytest.raises(PolicyViolationError):
+        asyncio.run(governed.search("notes", "well"))
+
+
+def test_one_invocation_is_one_call(client: govnode.Client) -> None:
+    kernel, governed, _ = remembering(client)
+    asyncio.run(governed.invoke(plugin_name="tools", function_name="shell", command="ls"))
+    assert client.get_session(kernel.contexts["semantic-kernel"].session_id).executions == 1

@@ -19,17 +19,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import errors, messages
 from .._behind import abandoning
 from .._transport import run
 from ..client import AsyncCall, AsyncSession, Session
 from ..errors import Denied, NoAnswer, Rejected
-from ._passage import Passage, _under_way, _View, _Ways, text_of
+from ._passage import Passage, _under_way, _Ways, on_loop, text_of
 
 if TYPE_CHECKING:
     from .._options import CallOptions
 
-__all__ = ["Gate", "Killed", "Passage", "PolicyViolationError", "Sessions", "_View", "missing", "text_of"]
+__all__ = ["Gate", "Killed", "Passage", "PolicyViolationError", "Sessions", "missing", "on_loop", "text_of"]
 
 log = logging.getLogger("govnode")
 
@@ -128,6 +128,10 @@ class Gate:
         with self._lock:
             ways = self._ways.get(conversation if self._session_of else "")
         return ways.killed if ways else None
+
+    async def ascan(self, text: str, *, kind: str, conversation: str = "") -> messages.Scan:
+        """Have a text looked at by the policy of a session."""
+        return await self._of(conversation).loop.scan(text, kind=kind)
 
     def draw(self) -> str:
         """Return a name for a run whose framework gives it none."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from .._behind import ending
 from .._calls import Leases
 from .._transport import run
-from ..client import AsyncCall, AsyncSession, Session
+from ..client import AsyncCall, AsyncClient, AsyncSession, Client, Session
 from ..errors import Denied, LeaseLost, NoAnswer, Rejected
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ class _View(Leases):
     def live(self) -> Live:
         """Return what there is of the client in this process."""
         return self._of.live()
+
+
+def on_loop(client: Client | AsyncClient) -> Leases:
+    """Return a client as it is used from event loops."""
+    return _View(client._core if isinstance(client, Client) else client, True)
 
 
 class _Ways:

@@ -17,7 +17,7 @@ from .._behind import releasing
 from .._calls import HeldSlot
 from ..client import AsyncClient, AsyncSlot, Client
 from ..errors import Denied
-from ._gate import Gate, Killed, Passage, Sessions, _View, missing, text_of
+from ._gate import Gate, Killed, Passage, Sessions, missing, on_loop, text_of
 
 try:
     from pydantic_ai import ApprovalRequired, CallDeferred, ToolFailed
@@ -103,8 +103,7 @@ class GovnodeLimiter(AbstractConcurrencyLimiter):
     """
 
     def __init__(self, client: Client | AsyncClient, pool: str, *, wait: float = 10.0) -> None:
-        core = client._core if isinstance(client, Client) else client
-        self._client = _View(core, True)
+        self._client = on_loop(client)
         self._pool = pool
         self._wait = wait
         self._lock = threading.Lock()

@@ -82,7 +82,7 @@ class Admission(Signals, Approvals, Records):
         Raises Refusal where somebody refuses. What an interceptor changes is changed in the request.
         """
         if self._killed or self._stopped:
-            raise Refusal("killed" if self._killed else "stopped", "signal")
+            raise self._signalled()
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
             raise ValueError(f"tokens must be a non-negative integer, got {tokens!r}")
         if not isinstance(request.arguments, dict):
@@ -111,6 +111,9 @@ class Admission(Signals, Approvals, Records):
         if self._cost is not None:
             options["budgets"] = {budget_of(ctx): self._cost(request) if callable(self._cost) else self._cost}
         return session, options
+
+    def _signalled(self) -> Refusal:
+        return Refusal("killed" if self._killed else "stopped", "signal")
 
     def _ask_evaluator(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str) -> None:
         """Ask the evaluator of the user. The service is asked about a Cedar policy of its own with the call itself."""

@@ -77,7 +77,8 @@ class KernelSession(AsyncSession):
             why = kernel._failed(e)
             kernel._refuse(ctx, request, kind, why)
             if isinstance(e, Refusal):
-                denied = Denied(why.category.upper(), why.reason, why.retry_after)
+                killed = kernel._killed and why.category == "signal"
+                denied = Denied("KILLED" if killed else why.category.upper(), why.reason, why.retry_after)
                 self.refusals.append(text_of(denied))
                 raise denied from e
             raise

@@ -49,6 +49,13 @@ class FrameworkKernel(BaseIntegration):
         """Do what ``look`` does, and leave the loop free."""
         return await asyncio.to_thread(self.look, ctx, text, kind, tool)
 
+    def heed(self, ctx: ExecutionContext, kind: str) -> None:
+        """Raise PolicyViolationError where this adapter is stopped or killed (section 13.3)."""
+        if self._killed or self._stopped:
+            why = self._signalled()
+            self._refuse(ctx, ToolCallRequest("", {}, agent_id=ctx.agent_id), kind, why)
+            raise PolicyViolationError(why.reason, category=why.category)
+
     # Around an execution, for what is wrapped.
 
     def governed(self, ctx: ExecutionContext, input_data: Any, work: Callable[[], T], *, kind: str = "") -> T:

@@ -22,6 +22,10 @@ class Texts:
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, str] = OrderedDict()
 
+    def heed(self) -> None:
+        """Raise PolicyViolationError where the kernel is stopped or killed."""
+        self._kernel.heed(self._ctx, "input")
+
     def given(self, text: str) -> str:
         """Return a text for the model as it may be used. Raises PolicyViolationError where it may not be."""
         return self._once(text, lambda t: self._kernel.look(self._ctx, t, "input"))
