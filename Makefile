@@ -116,6 +116,11 @@ oracle: ## compare the ports of Python's library with python3, 10,000 random cas
 bench-state: ## a million sessions: memory, snapshot, restore
 	GOVNODE_MILLION=1 GOGC=400 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m
 
+.PHONY: bench-python
+bench-python: build ## the Python client beside bare POSTs of the same bodies, half a minute
+	@GOVNODE_REQUIRE_PYTHON=1 tools/test-python environment
+	cd python && GOVNODE_BINARY=$(CURDIR)/bin/govnode PYTHONPATH=src .venv/bin/python costs.py
+
 .PHONY: bench
 bench: build bench-peers ## govnode beside etcd and Redis in interleaved rounds, 9 minutes; see bench/README.md
 	@mkdir -p bench/results
