@@ -37,6 +37,7 @@ type Call struct {
 	Arguments, Context         map[string]any
 	ArgumentsJSON, ContextJSON string
 	Metadata                   map[string]string
+	MetadataJSON               string        // in its place, a JSON object
 	Pools                      []Want        // beside the one of the policy
 	Rates                      []RateWant    // beside those of the policy
 	Costs                      []Cost        // what it is assumed to cost; see Spent
@@ -61,6 +62,7 @@ type Want struct {
 type OpenCall struct {
 	*Lease
 	session *OpenSession
+	req     *govnodev1.BeginCallRequest
 	begun   lazy[govnodev1.BeginCallResponse, *govnodev1.BeginCallResponse]
 
 	ending sync.Mutex
@@ -106,7 +108,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 		lease Lease
 	}{}
 	open := &both.call
-	open.session, open.Lease = s, &both.lease
+	open.session, open.req, open.Lease = s, req, &both.lease
 	open.begun.body = res.body
 	if !a.admitted {
 		return nil, refused(res.Outcome, open.begun.get())
@@ -131,8 +133,8 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	if err := ids.Check("Call.ID", call.ID); err != nil {
 		return nil, err
 	}
-	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) || !utf8.ValidString(call.ServerLabel) {
-		return nil, errors.New("client: Call: Tool, ServerLabel, ArgumentsJSON and ContextJSON must be valid UTF-8")
+	if !utf8.ValidString(call.Tool) || !utf8.ValidString(call.ArgumentsJSON) || !utf8.ValidString(call.ContextJSON) || !utf8.ValidString(call.ServerLabel) || !utf8.ValidString(call.MetadataJSON) {
+		return nil, errors.New("client: Call: Tool, ServerLabel, ArgumentsJSON, ContextJSON and MetadataJSON must be valid UTF-8")
 	}
 	all := &struct { // allocated at once, where there are few pools
 		req   govnodev1.BeginCallRequest
@@ -141,6 +143,7 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	}{}
 	req := &all.req
 	req.SessionId, req.CallId, req.Kind, req.Tool, req.Metadata = s.id, call.ID, call.Kind, call.Tool, call.Metadata
+	req.MetadataJson = call.MetadataJSON
 	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
 	req.Priority, req.Tokens, req.Order, req.ServerLabel = call.Priority, call.Tokens, call.Order, call.ServerLabel
 	var err error
@@ -200,8 +203,8 @@ func UsedTokens(n int64) EndOption {
 	}
 }
 
-// Output is what the call gave, as a JSON value, for drift
-// (adapter contract 3.12).
+// Output is what the call gave, as a JSON value, for drift (adapter contract 3.12) and
+// for the rules of an Edictum ruleset that look at outputs; see [OpenCall.Shown].
 func Output(v any) EndOption {
 	return func(r *ending) (err error) {
 		if r.Output, err = structpb.NewValue(v); err != nil {
@@ -226,6 +229,9 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 		if err := option(&ending{req}); err != nil {
 			return err
 		}
+	}
+	if req.Output != nil && o.begun.get().GetReviews() {
+		req.Begin = o.req
 	}
 	c := o.session.c
 	if goOn, err := c.leases.giveBackOne(o.Lease); !goOn {
@@ -258,6 +264,23 @@ func (o *OpenCall) Ended() *govnodev1.EndCallResponse {
 	}
 	return o.ended.get()
 }
+
+// Shown returns what of an output is to be shown to the agent once End was given it, and
+// the warnings that belong to it: the output itself, unless rules of an Edictum ruleset
+// have changed or suppressed it. Where such rules look at the tool and there is no
+// answer that tells, nothing of it is shown.
+func (o *OpenCall) Shown(output any) (shown any, warnings []string) {
+	review := o.Ended().GetReview()
+	switch {
+	case review == nil && o.begun.get().GetReviews():
+		return notJudged, []string{notJudged}
+	case review.GetChanged():
+		return review.GetOutput().AsInterface(), review.GetWarnings()
+	}
+	return output, review.GetWarnings()
+}
+
+const notJudged = "[OUTPUT SUPPRESSED] rules look at what this tool returns, and none has judged this"
 
 // Do begins a call, does it, and ends it: as succeeded, or as failed if do
 // returns an error or panics. do gets OpenCall.Context.

@@ -44,6 +44,13 @@ type AuditRecord struct {
 	Evaluation        time.Duration // of the backend where one decided, else of all
 	Error             bool
 	ErrorDetail       string // with the rule that could not be judged
+
+	// Of an Edictum ruleset: what became of its rules, redacted, what the call may
+	// change, the stage that decided, and the SHA-256 of the files.
+	Records       []RuleRecord
+	SideEffect    string
+	Source        string
+	PolicyVersion string
 }
 
 // Audit makes the record of a decision. Every decision has one, also those of
@@ -71,6 +78,12 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		Error:             d.Error != "",
 		GuardrailMetadata: d.GuardrailMetadata,
 		ErrorDetail:       d.Error,
+		Records:           RedactRecords(d.Records),
+		SideEffect:        d.SideEffect,
+		Source:            d.Source,
+	}
+	if p.rulesetDoc != nil {
+		r.PolicyVersion = p.rulesetDoc.Version()
 	}
 	canonical := canonicals.Get().(*[]byte)
 	*canonical = e.Arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
@@ -93,14 +106,27 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 	return r
 }
 
+// RedactRecords are records as they may be kept.
+func RedactRecords(all []RuleRecord) []RuleRecord {
+	if len(all) == 0 {
+		return nil
+	}
+	out := slices.Clone(all)
+	for i := range out {
+		out[i].Message = redact.Text(out[i].Message)
+	}
+	return out
+}
+
 // canonicals are buffers for what is hashed.
 var canonicals = sync.Pool{New: func() any { return new([]byte) }}
 
 // MustAudit reports whether a decision has to be kept: every denial, ask and
-// error, and with log_all_calls every allow too. Turning the log off never hides a
-// refusal.
+// error, what a rule that observes would have refused, and with log_all_calls every
+// allow too. Turning the log off never hides a refusal.
 func (p *Policy) MustAudit(d *Decision) bool {
-	return !d.Allowed || d.Error != "" || d.Action == string(document.Audit) || p.limits.LogAllCalls
+	return !d.Allowed || d.Error != "" || d.Action == string(document.Audit) || p.limits.LogAllCalls ||
+		slices.ContainsFunc(d.Records, func(r RuleRecord) bool { return !r.Passed })
 }
 
 // snapshot is the context as it was judged, redacted, with the facts of the
@@ -175,7 +201,35 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	if r.Error {
 		dst = appendMember(dst, `,"error_detail":`, r.ErrorDetail)
 	}
+	if r.PolicyVersion != "" {
+		dst = appendMember(dst, `,"policy_version":`, r.PolicyVersion)
+		dst = appendMember(dst, `,"side_effect":`, r.SideEffect)
+		dst = AppendRecords(append(dst, `,"rules":`...), r.Records)
+	}
+	if r.Source != "" {
+		dst = appendMember(dst, `,"decision_source":`, r.Source)
+	}
 	return dst
+}
+
+// AppendRecords appends a JSON list of what became of rules.
+func AppendRecords(dst []byte, records []RuleRecord) []byte {
+	dst = append(dst, '[')
+	for i, r := range records {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendMember(dst, `{"rule":`, r.Rule)
+		dst = appendMember(dst, `,"type":`, r.Type)
+		dst = strconv.AppendBool(append(dst, `,"passed":`...), r.Passed)
+		dst = appendMember(dst, `,"message":`, r.Message)
+		dst = strconv.AppendBool(append(dst, `,"observed":`...), r.Observed)
+		dst = strconv.AppendBool(append(dst, `,"candidate":`...), r.Candidate)
+		dst = strconv.AppendBool(append(dst, `,"policy_error":`...), r.PolicyError)
+		dst = value.ListOf(r.Tags, value.OfString).AppendJSON(append(dst, `,"tags":`...))
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
 }
 
 func appendMember(dst []byte, name, text string) []byte {

@@ -63,12 +63,12 @@ func TestRedact(t *testing.T) {
 }
 
 func TestAfterEvents(t *testing.T) {
-	events := AfterEvents(call.Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15})
+	events := AfterEvents(call.Input{Tool: "t"}, "checkpoint-5", &DriftResult{Score: 0.96, Exceeded: true, Threshold: 0.15}, nil)
 	require.Equal(t, DriftDetected, events[0].Type)
 	require.Equal(t, "Drift score 0.96 exceeds threshold 0.15", events[0].Reason)
 	require.Equal(t, CheckpointCreated, events[1].Type)
 	require.Equal(t, "checkpoint-5", events[1].Checkpoint)
-	require.Empty(t, AfterEvents(call.Input{}, "", &DriftResult{}))
+	require.Empty(t, AfterEvents(call.Input{}, "", &DriftResult{}, nil))
 }
 
 func TestDriftIsBounded(t *testing.T) {

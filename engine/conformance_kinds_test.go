@@ -91,7 +91,7 @@ func (a *archive) drift() {
 		value.Pair{Key: "threshold", Value: value.OfFloat(r.Threshold)},
 		value.Pair{Key: "same_hash", Value: value.OfBool(r.BaselineHash == r.CurrentHash)},
 		value.Pair{Key: "current_hash", Value: text(r.CurrentHash)},
-		value.Pair{Key: "events", Value: value.ListOf(AfterEvents(call.Input{}, "", &r), func(e Event) value.Value {
+		value.Pair{Key: "events", Value: value.ListOf(AfterEvents(call.Input{}, "", &r, nil), func(e Event) value.Value {
 			return value.OfList(text(string(e.Type)), text(e.Reason))
 		})},
 	))

@@ -3,6 +3,7 @@ package engine
 import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/edictum"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
@@ -46,6 +47,16 @@ type (
 	FactKind = call.FactKind
 	Premise  = call.Premise
 )
+
+// What an Edictum ruleset says of a call and of what it has returned.
+type (
+	RuleRecord = edictum.Record
+	Output     = edictum.Output
+	Review     = edictum.Result
+)
+
+// Unreviewed is the review of an output that cannot be judged: nothing of it is shown.
+func Unreviewed(why string) Review { return edictum.Unjudged(why) }
 
 // An Approval is how people are asked about a call.
 type Approval = governance.Approval

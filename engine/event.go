@@ -21,6 +21,10 @@ const (
 	DriftDetected     EventType = "drift_detected"
 )
 
+// OutputReviewed is that rules of an Edictum ruleset found something in what a call
+// has returned.
+const OutputReviewed EventType = "output_reviewed"
+
 // What a follower is told of budgets, beside those.
 const (
 	BudgetWarning  EventType = "budget_warning"
@@ -68,14 +72,23 @@ func Events(in call.Input, d Decision) []Event {
 }
 
 // AfterEvents returns what the end of a call gives rise to (adapter contract
-// 3.7): a checkpoint where one fell due, a drift beyond the threshold.
-func AfterEvents(in call.Input, checkpoint string, drift *DriftResult) []Event {
+// 3.7): a checkpoint where one fell due, a drift beyond the threshold. A review is told
+// of where a rule has found something in the output; it may be nil.
+func AfterEvents(in call.Input, checkpoint string, drift *DriftResult, review *Review) []Event {
 	ev := Event{Time: moment(in.Now), AgentID: redact.Text(in.AgentID), SessionID: in.SessionID, CallID: in.CallID, Tool: redact.Text(in.Tool)}
 	var events []Event
 	if drift != nil && drift.Exceeded {
 		d := ev
 		d.Type, d.Category, d.Reason, d.Drift = DriftDetected, CategoryDrift, drift.Reason(), drift
 		events = append(events, d)
+	}
+	if review != nil && review.Told() {
+		r := ev
+		r.Type, r.Reason = OutputReviewed, "the output could not be judged"
+		if len(review.Findings) > 0 {
+			r.Rule, r.Category, r.Reason = review.Findings[0].Rule, review.Findings[0].Type, redact.Text(review.Findings[0].Message)
+		}
+		events = append(events, r)
 	}
 	if checkpoint != "" {
 		ev.Type, ev.Checkpoint = CheckpointCreated, checkpoint

@@ -217,13 +217,23 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 	d.Action, d.Ask, d.Category, d.PublicMessage = string(document.Ask), &ask, CategoryApproval, publicMessages[CategoryApproval]
 }
 
-// Reviews tells whether a rule of an Edictum ruleset looks at what a tool returns.
-func (p *Policy) Reviews(tool string) bool { return p.ruleset != nil && p.ruleset.Reviews(tool) }
+// Reviews tells whether a rule of an Edictum ruleset looks at what a call returns. Only
+// calls of tools are looked at.
+func (p *Policy) Reviews(in call.Input) bool {
+	if p.ruleset == nil {
+		return false
+	}
+	e := matching.Begun(&in)
+	return e.OfTool() && p.ruleset.Reviews(e.Tool)
+}
+
+// ReviewsAny tells whether there is a tool of which Reviews is true.
+func (p *Policy) ReviewsAny() bool { return p.ruleset != nil && p.ruleset.ReviewsAny() }
 
 // Review judges what a call has returned by the post rules of the ruleset. The call has
 // run: nothing here refuses it. What cannot be judged, also by a defect of the program,
 // is not shown.
-func (p *Policy) Review(in call.Input, out edictum.Output) (res edictum.Result) {
+func (p *Policy) Review(in call.Input, out Output) (res Review) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.log.Error(textError, "panic", redact.Text(fmt.Sprint(r)), "policy_digest", p.digest.String(),
@@ -232,7 +242,7 @@ func (p *Policy) Review(in call.Input, out edictum.Output) (res edictum.Result) 
 		}
 	}()
 	if p.ruleset == nil {
-		return edictum.Result{Output: out.Value, Passed: true}
+		return Review{Output: out.Value, Passed: true}
 	}
 	c := rulesetCall(matching.Begun(&in))
 	return p.ruleset.After(&c, out)

@@ -1,6 +1,7 @@
 package edictum
 
 import (
+	"slices"
 	"strings"
 
 	"example.com/govnode/engine/pattern"
@@ -70,8 +71,16 @@ func (rs *Ruleset) After(c *Call, out Output) Result {
 	return res
 }
 
+// Told reports whether there is something to tell of an output.
+func (res *Result) Told() bool { return len(res.Findings) > 0 || res.PolicyError }
+
 // Reviews tells whether a rule looks at what a tool returns.
 func (rs *Ruleset) Reviews(tool string) bool { return len(rs.of(tool).post) > 0 }
+
+// ReviewsAny tells whether there is a rule that looks at what some tool returns.
+func (rs *Ruleset) ReviewsAny() bool {
+	return slices.ContainsFunc(rs.rules, func(r rule) bool { return r.Type == Post })
+}
 
 // Unjudged is the result for an output that cannot be judged: nothing of it is shown.
 func Unjudged(why string) Result {

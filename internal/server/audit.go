@@ -64,7 +64,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	d, said, res := &r.Decision, out.Decision, &b.answer.Result
 	d.Allowed, d.Action, d.Policy, d.MatchedRule = said.Allowed, said.Action, said.Policy, said.MatchedRule
 	d.Reason, d.Category, d.Backend, d.PublicMessage = said.Reason, said.Category, said.Backend, said.PublicMessage
-	d.PolicyChain, d.Error = said.PolicyChain, said.Error
+	d.PolicyChain, d.Error, d.Source = said.PolicyChain, said.Error, said.Source
 	counters := res.Counters
 	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
 	r.Repeat = res.Repeat && !b.queued && !(res.Code == session.Admitted && (res.Approval != nil || b.cmd.Asked))
@@ -138,13 +138,19 @@ func (a *auditor) unreadable(t *order.Trace, ns, sess, call string, policy sessi
 }
 
 // end writes what the end of a call gave rise to: a drift beyond its
-// threshold, a checkpoint (policy engine spec 17.2).
+// threshold, a checkpoint (policy engine spec 17.2), what rules have found in the
+// output.
 func (a *auditor) end(e *end, out *v1.EndCallResponse) {
-	if e.answer.Result.Code != session.Ended || out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded) {
+	res := &e.answer.Result
+	review := e.review
+	if res.Repeat || review != nil && !review.Told() {
+		review = nil // it was told of, or there is nothing to tell
+	}
+	if review == nil && (res.Code != session.Ended || out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded)) {
 		return // most ends give rise to nothing
 	}
 	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, AgentID: e.agent, Tool: e.tool, Now: a.now()}
-	events := engine.AfterEvents(in, out.CheckpointId, e.drift)
+	events := engine.AfterEvents(in, out.CheckpointId, e.drift, review)
 	if len(events) == 0 {
 		return
 	}
@@ -155,6 +161,10 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 				text("agent_id", ev.AgentID).text("session_id", ev.SessionID).text("call_id", ev.CallID)
 			if ev.Checkpoint != "" {
 				l = l.text("checkpoint", ev.Checkpoint)
+			}
+			if ev.Type == engine.OutputReviewed {
+				l = l.text("rule", ev.Rule).text("category", ev.Category).bool("suppressed", review.Suppressed).bool("policy_error", review.PolicyError)
+				l = engine.AppendRecords(append(l, `,"rules":`...), engine.RedactRecords(review.Records))
 			}
 			return l
 		})
@@ -177,6 +187,14 @@ func (a *auditor) policyPut(t *order.Trace, c *session.PutPolicy, version int32)
 	a.add(t, func(l line) line {
 		return a.happened(l, "policy_put", "", "", c.NS).text("policy", c.Name).number("version", uint64(version)).
 			text("policy_digest", c.Digest.String()).text("client", c.By.Client).text("request_id", c.By.Request)
+	})
+}
+
+// policyRefused writes that a tree was not put, and why. What was in force stays.
+func (a *auditor) policyRefused(t *order.Trace, ns, name string, by session.Maker, err error) {
+	a.add(t, func(l line) line {
+		return a.told(l, "policy_refused", false, engine.Redact(input.Clip(err.Error(), 1000)), "", ns).text("policy", name).
+			bool("policy_error", true).text("client", by.Client).text("request_id", by.Request)
 	})
 }
 
@@ -281,7 +299,7 @@ func (s *Server) auditState(trouble error) {
 }
 
 func (b *begin) record(id string) *record.Record {
-	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson) + len(b.req.MetadataJson)
 	if b.req.Arguments != nil {
 		size += proto.Size(b.req.Arguments)
 	}

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"example.com/govnode/engine"
-	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/seeded"
 	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
@@ -88,31 +87,16 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	req := b.req
 	f.ID("sessionId", req.SessionId)
 	f.NewID("callId", req.CallId, b.s.cfg.Now)
-	input.Enum(f, "kind", req.Kind, v1.Kind_name)
-	input.Enum(f, "order", req.Order, v1.Order_name)
-	kind, tool := callKinds[req.Kind], req.Tool
-	if kind.state == session.Sampling {
-		tool = "" // it is the label of a server, and no tool
-		f.Text("tool", req.Tool, input.Caps.Tool)
-	} else if kind.state == session.Tool || tool != "" {
-		// The kind is the caller's word: who names a tool is counted, and judged
-		// by package engine, as a call of it.
-		kind.state = session.Tool
-		f.Text("tool", tool, input.Caps.Tool)
-	}
+	kind, in := inputOf(f, req)
+	b.input = in
 	b.cmd = &session.Begin{
-		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind.state, Tool: req.Tool,
+		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind, Tool: req.Tool,
 		Pools:    wantsOf(f, req.Pools),
 		TTL:      f.Duration("ttl", req.Ttl, input.Caps.TTL),
 		MaxHold:  f.Duration("maxHold", req.MaxHold, input.Caps.MaxHold),
 		Wait:     f.Duration("wait", req.Wait, input.Caps.Wait),
 		Priority: int32(f.Number("priority", int64(req.Priority), input.Caps.Priority)),
 		Tokens:   f.Number("tokens", req.Tokens, input.Caps.Tokens),
-	}
-	b.input = engine.Input{
-		Tool: tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],
-		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
 	}
 	f.Text("serverLabel", req.ServerLabel, input.Caps.Label)
 	b.rates = ratesOf(f, req.Rates, b.cmd.Tokens)
@@ -486,6 +470,7 @@ func (b *begin) respond() error {
 			return errModifiedBefore(fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 		}
 	}
+	out.Reviews = res.Code == session.Admitted && b.policy.Reviews(b.input)
 	b.s.audit.call(b, out)
 	b.tellAsked()
 	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)
@@ -525,7 +510,7 @@ func (b *begin) size() int {
 	if b.req.Arguments != nil || b.req.Context != nil || len(b.req.Metadata) > 0 {
 		return bareSize + proto.Size(b.req)
 	}
-	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson)
+	return bareSize + len(b.req.ArgumentsJson) + len(b.req.ContextJson) + len(b.req.MetadataJson)
 }
 
 // beginContent names the content of a call without its wait: a waiter that asks
@@ -536,19 +521,6 @@ func beginContent(req *v1.BeginCallRequest) session.Digest {
 	d := input.Content(req)
 	req.Wait = wait
 	return d
-}
-
-// withMetadata puts metadata into the context, where policies look for it. What
-// the context itself says there is not believed.
-func withMetadata(ctx value.Value, m map[string]string) value.Value {
-	if len(m) == 0 {
-		return engine.WithMetadata(ctx, value.Value{})
-	}
-	pairs := make([]value.Pair, 0, len(m))
-	for name, text := range input.Sorted(m) {
-		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
-	}
-	return engine.WithMetadata(ctx, value.OfMap(pairs...))
 }
 
 // errModifiedBefore answers the repeat of a call that was admitted with arguments

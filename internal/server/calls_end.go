@@ -32,12 +32,14 @@ func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.E
 // An end is one EndCall on its way.
 type end struct {
 	request[v1.EndCallRequest, v1.EndCallResponse]
-	cmd   *session.End
-	agent string
-	tool  string              // empty if this node has not seen the call
-	drift *engine.DriftResult // nil where there is nothing to compare
-	limit int64               // threshold of drift in millionths; 0 where it is not computed
-	text  string
+	cmd    *session.End
+	agent  string
+	tool   string              // empty if this node has not seen the call
+	input  engine.Input        // of its begin
+	review *engine.Review      // nil where no rule looks at the output
+	drift  *engine.DriftResult // nil where there is nothing to compare
+	limit  int64               // threshold of drift in millionths; 0 where it is not computed
+	text   string
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -52,24 +54,27 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	f.ID("callId", req.CallId)
 	input.Enum(f, "status", req.Status, v1.Status_name)
 	status := statuses[req.Status]
-	if req.Status == v1.Status_STATUS_UNSPECIFIED {
-		f.Refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED")
+	outputOf(f, req.Output)
+	switch {
+	case req.Status != v1.Status_STATUS_UNSPECIFIED || f.Err != nil:
+	case req.Output == nil:
+		f.Refuse("status", "is required; say STATUS_SUCCEEDED, STATUS_FAILED or STATUS_CANCELLED, or send the output, which tells")
+	default:
+		status = session.Failed
+		if out := (engine.Output{Value: valueOf(req.Output)}); out.Succeeded() {
+			status = session.Succeeded
+		}
 	}
 	spent := budgetAmounts(f, "spent", req.Spent)
 	tokens := f.Number("tokens", req.Tokens, input.Caps.Tokens)
 	if tokens == 0 {
 		tokens = -1 // what was reserved was used
 	}
-	if req.Output != nil {
-		if bad := input.StructProblem(req.Output, 0); bad != "" {
-			f.Refuse("output", "%s", bad)
-		}
-	}
-	if f.Err != nil {
-		return f.Err
-	}
 	e.cmd = &session.End{NS: e.ns, Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}
 	e.one[0] = e.cmd
+	if e.begun(f); f.Err != nil {
+		return f.Err
+	}
 	found, err := e.s.findSession(ctx, e.ns, f, req.SessionId, storage.Nearby)
 	if err != nil {
 		return err
@@ -82,8 +87,13 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if h := x.Find(req.CallId); h != nil {
 		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
 	}
-	e.limit = x.Pin.Limits.Drift
-	if req.Output == nil || e.limit == 0 {
+	if req.Output == nil {
+		return nil
+	}
+	if err := e.look(ctx, x); err != nil {
+		return err
+	}
+	if e.limit = x.Pin.Limits.Drift; e.limit == 0 {
 		return nil
 	}
 	e.text = engine.OutputText(valueOf(req.Output))
@@ -134,6 +144,16 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	return nil
 }
 
+// outputOf checks what a call has returned.
+func outputOf(f *input.Fields, v *structpb.Value) {
+	if v == nil {
+		return
+	}
+	if bad := input.StructProblem(v, 0); bad != "" {
+		f.Refuse("output", "%s", bad)
+	}
+}
+
 // valueOf reads one value of a Struct.
 func valueOf(v *structpb.Value) value.Value {
 	inner, _ := value.FromStruct(&structpb.Struct{Fields: map[string]*structpb.Value{"": v}}).Get("")
@@ -159,6 +179,8 @@ func (e *end) respond() error {
 		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
 	case res.Code == session.Invalid && len(res.Names) > 0:
 		return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", res.Names[0])
+	case res.Code == session.Invalid:
+		return fault.Invalid("begin", otherBegin)
 	case res.Code.Failure() || res.Code == session.SessionClosed:
 		return fault.OfResult(res, fmt.Sprintf("callId %q of sessionId %q", e.req.CallId, e.req.SessionId))
 	}
@@ -188,6 +210,9 @@ func (e *end) respond() error {
 			out.Signal = words.SignalOf(res.Signal, 0)
 		}
 	}
+	if e.review != nil {
+		out.Review = words.ReviewOf(*e.review)
+	}
 	e.s.audit.end(e, out)
 	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.agent, SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)
 	e.s.metrics.outcome(out.Outcome)
@@ -196,7 +221,7 @@ func (e *end) respond() error {
 }
 
 func (e *end) size() int {
-	if e.req.Output == nil {
+	if e.req.Output == nil && e.req.Begin == nil {
 		return bareSize
 	}
 	return bareSize + proto.Size(e.req)

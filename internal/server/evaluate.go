@@ -42,8 +42,9 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	in := engine.Input{
 		Tool: req.Tool, AgentID: req.AgentId, Order: orders[req.Order], Explain: true, CheckLimits: true, Now: s.cfg.Now(),
 		Arguments: f.Mapping("arguments", req.Arguments, req.ArgumentsJson),
-		Context:   withMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata)),
+		Context:   engine.WithMetadata(f.Mapping("context", req.Context, req.ContextJson), f.Metadata(req.Metadata, req.MetadataJson)),
 	}
+	outputOf(f, req.Output)
 	var name string
 	var digest session.Digest
 	switch {
@@ -84,12 +85,15 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 		return nil, unread
 	}
 	if x != nil {
-		limitSession(&d, x, in.Facts.Elapsed, req.Tool)
+		limitSession(&d, policy, x, in.Facts.Elapsed, req.Tool)
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()
 	s.audit.evaluated(order.TraceOf(ctx), ns, id, policy, in, d, proto.Size(req))
 	out := &v1.EvaluateResponse{Decision: record.DecisionOf(d, digest), Trace: d.Trace, DecisionId: id}
+	if req.Output != nil {
+		out.Review = words.ReviewOf(policy.Review(in, engine.Output{Value: valueOf(req.Output)}))
+	}
 	if d.ModifiedArguments != nil {
 		if out.ModifiedArguments, err = d.ModifiedArguments.Struct(); err != nil {
 			return nil, errModified(err)
@@ -122,8 +126,9 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 
 // limitSession adds to a decision the limits of a session that package engine
 // does not know: that of attempts, which stands before every verdict, and the
-// breaker and that of one tool, which stand behind all that the engine judges.
-func limitSession(d *engine.Decision, x *session.Session, elapsed time.Duration, tool string) {
+// breaker and that of one tool, which stand behind all that the engine judges. A limit
+// of a ruleset has words of its own.
+func limitSession(d *engine.Decision, policy *engine.Policy, x *session.Session, elapsed time.Duration, tool string) {
 	limits := &x.Pin.Limits
 	limited := slices.ContainsFunc(limits.PerTool, func(t session.ToolLimit) bool {
 		return t.Tool == tool && x.ToolCalls(tool) >= t.Max
@@ -138,13 +143,23 @@ func limitSession(d *engine.Decision, x *session.Session, elapsed time.Duration,
 		res.Code = session.BreakerOpen
 	case passes && limited:
 		res.Code = session.ToolLimitReached
+	case d.Category == engine.CategoryMaxToolCalls:
+		res.Code = session.CallLimit
 	default:
 		return
 	}
+	own, ok := limitText(policy, res.Code, limits, tool)
+	if res.Code == session.CallLimit && !ok {
+		return // the engine has said it
+	}
 	r := words.RefusalOf(&res, limits, &session.Begin{Tool: tool})
+	if ok {
+		r.Reason = own.Reason
+	}
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
 		Category: r.Category, PublicMessage: r.Public, Reason: r.Reason, Trace: append(d.Trace, engine.Redact(r.Reason)),
+		MatchedRule: own.Rule, Source: own.Source, Records: d.Records, SideEffect: d.SideEffect,
 	}
 }
 

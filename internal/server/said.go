@@ -21,6 +21,7 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	if same {
 		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
 		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
+		d.Rules, d.SideEffect, d.Source = words.RuleRecords(b.decision.Records), b.decision.SideEffect, b.decision.Source
 	}
 	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
 	if same && isFree(res.Rule) { // the text of a backend or a guardrail, redacted by the engine
@@ -50,8 +51,11 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	}
 	// A rule let it pass and a number did not: no rule decided.
 	r := words.RefusalOf(res, &b.session.Pin.Limits, b.cmd)
-	d.Allowed, d.Action, d.MatchedRule, d.Backend = false, "deny", "", ""
+	d.Allowed, d.Action, d.MatchedRule, d.Backend, d.Source = false, "deny", "", "", ""
 	d.Category, d.PublicMessage, d.Reason, d.Error = r.Category, r.Public, r.Reason, ""
+	if own, ok := limitText(b.policy, res.Code, &b.session.Pin.Limits, b.cmd.Tool); ok {
+		d.MatchedRule, d.Source, d.Reason = own.Rule, own.Source, own.Reason
+	}
 	return d
 }
 

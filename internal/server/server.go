@@ -210,7 +210,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.policies = &policies.Service{
 		Cache: policies.NewCache(store, m.compiled, cfg.StrictNamespaces, s.engineOptions()),
-		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, HashPut: s.audit.hashPut,
+		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, Refused: s.audit.policyRefused, HashPut: s.audit.hashPut,
 	}
 	s.values = &values.Service{Store: s.store, Now: cfg.Now}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {

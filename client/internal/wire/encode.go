@@ -52,6 +52,7 @@ func (e *encoder) begin(r *govnodev1.BeginCallRequest) {
 		e.message(18, b)
 	}
 	e.text(19, r.GetServerLabel())
+	e.text(20, r.GetMetadataJson())
 }
 
 // end writes an EndCallRequest.
@@ -65,6 +66,9 @@ func (e *encoder) end(r *govnodev1.EndCallRequest) {
 	e.number(5, r.GetTokens())
 	for _, b := range r.GetSpent() {
 		e.message(6, b)
+	}
+	if m := r.GetBegin(); m != nil {
+		e.message(7, m)
 	}
 }
 

@@ -421,8 +421,19 @@ func Clip(s string, n int) string {
 // Stamp is a time as records and audit lines have it.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
 
-// Metadata checks what an adapter sends beside a call (adapter contract 5.1).
-func (f *Fields) Metadata(m map[string]string) map[string]string {
+// Metadata checks what an adapter sends beside a call (adapter contract 5.1): texts by
+// name, or a JSON object.
+func (f *Fields) Metadata(m map[string]string, text string) value.Value {
+	if text != "" {
+		if len(m) > 0 {
+			f.Refuse("metadataJson", "is given beside metadata; send one of them")
+		}
+		return f.Mapping("metadata", nil, text)
+	}
+	if len(m) == 0 {
+		return value.Value{}
+	}
+	pairs := make([]value.Pair, 0, len(m))
 	f.Count("metadata", len(m), Caps.Metadata)
 	for name, text := range Sorted(m) {
 		where := entry("metadata", name)
@@ -430,6 +441,7 @@ func (f *Fields) Metadata(m map[string]string) map[string]string {
 		if n := int64(len(name) + len(text)); n > Caps.Attribute.Max {
 			f.Refuse(where, "name and value have %d bytes, the most is %d", n, Caps.Attribute.Max)
 		}
+		pairs = append(pairs, value.Pair{Key: name, Value: value.OfString(text)})
 	}
-	return m
+	return value.OfMap(pairs...)
 }

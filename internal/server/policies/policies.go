@@ -25,8 +25,9 @@ type Service struct {
 	*Cache
 	Store *order.Store
 	Now   func() time.Time
-	// WasPut and HashPut take down what was put.
+	// WasPut and HashPut take down what was put, Refused that a tree was not.
 	WasPut  func(t *order.Trace, c *session.PutPolicy, version int32)
+	Refused func(t *order.Trace, ns, name string, by session.Maker, err error)
 	HashPut func(t *order.Trace, c *session.PutHash)
 }
 
@@ -40,11 +41,12 @@ func (s *Service) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.
 		return nil, f.Err
 	}
 	tree, policy, err := s.treeOf(input.Namespace(ctx), req)
-	if err != nil {
-		return nil, err
+	var limits session.Limits
+	if err == nil {
+		limits, err = sessionLimits(policy)
 	}
-	limits, err := sessionLimits(policy)
 	if err != nil {
+		s.Refused(order.TraceOf(ctx), input.Namespace(ctx), req.Name, by, err)
 		return nil, err
 	}
 	name := req.Name

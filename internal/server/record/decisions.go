@@ -27,6 +27,8 @@ const (
 	// expansion is how many bytes of memory one byte of JSON takes at most: a
 	// digit and a comma become a value.
 	expansion = 24
+	// ruleRecord is what one of a rule takes, most of all its message.
+	ruleRecord = 1 << 10
 	// MaxLazyRecord is from which size on a record is redacted and rendered at
 	// once, so that it holds what it will be shown as and no more.
 	MaxLazyRecord = BareRecord + expansion<<12
@@ -35,7 +37,7 @@ const (
 // New makes the record of a decision. Size is about how many bytes of
 // JSON the caller sent.
 func New(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) *Record {
-	r := &Record{ID: id, NS: ns, Policy: policy, input: in, facts: in.Facts, Decision: d, Size: BareRecord + expansion*size}
+	r := &Record{ID: id, NS: ns, Policy: policy, input: in, facts: in.Facts, Decision: d, Size: BareRecord + expansion*size + ruleRecord*len(d.Records)}
 	r.Decision.Premises, r.Decision.Trace, r.Decision.ModifiedArguments = nil, nil, nil
 	if f := in.Facts; f != nil {
 		if f.ToolCalls != nil {
@@ -74,6 +76,7 @@ func (r *Record) Render(rec engine.AuditRecord) {
 func (r *Record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 	d := DecisionOf(r.Decision, session.Digest(rec.PolicyDigest))
 	d.Reason, d.Error, d.EvaluationTime = rec.Reason, engine.Redact(rec.ErrorDetail), durationpb.New(rec.Evaluation)
+	d.Rules = words.RuleRecords(rec.Records)
 	out := &v1.DecisionRecord{
 		DecisionId: r.ID, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
 		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
@@ -176,6 +179,7 @@ func DecisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
 		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
 		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+		Rules: words.RuleRecords(d.Records), SideEffect: d.SideEffect, Source: d.Source,
 	}
 }
 

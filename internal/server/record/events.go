@@ -39,7 +39,7 @@ func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 	f.OptionalID("agentId", req.AgentId)
 	for i, t := range req.Types {
 		if !slices.Contains(eventTypes, engine.EventType(t)) {
-			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created, drift_detected, signal, budget_warning, budget_exceeded, approval_requested and approval_decided")
+			f.Refuse(fmt.Sprintf("types[%d]", i), "is no type of event; use policy_check, policy_violation, tool_call_blocked, checkpoint_created, drift_detected, signal, output_reviewed, budget_warning, budget_exceeded, approval_requested and approval_decided")
 		}
 	}
 	at := cursorsIn(f, "after", req.After)

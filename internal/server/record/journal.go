@@ -76,10 +76,10 @@ const (
 )
 
 // eventTypes are the five governance events (policy engine spec 17.2), the signals,
-// and those of budgets.
+// and those of outputs, budgets and approvals.
 var eventTypes = []engine.EventType{
 	engine.PolicyCheck, engine.PolicyViolation, engine.ToolCallBlocked, engine.CheckpointCreated, engine.DriftDetected, Signal,
-	engine.BudgetWarning, engine.BudgetExceeded, ApprovalRequested, ApprovalDecided,
+	engine.OutputReviewed, engine.BudgetWarning, engine.BudgetExceeded, ApprovalRequested, ApprovalDecided,
 }
 
 // NewJournal makes the journal of one life of a node, which boot names.

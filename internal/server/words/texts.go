@@ -84,7 +84,7 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 	case session.CallLimit:
 		return refusal{engine.CategoryMaxToolCalls, "Tool-call limit exceeded.", fmt.Sprintf("Max tool calls exceeded (%d)", limits.MaxToolCalls)}
 	case session.ToolLimitReached:
-		return refusal{categoryToolCalls, "Tool-call limit exceeded.", toolLimitText(cmd.Tool, toolLimit(limits, cmd.Tool))}
+		return refusal{categoryToolCalls, "Tool-call limit exceeded.", toolLimitText(cmd.Tool, ToolLimit(limits, cmd.Tool))}
 	case session.KindLimitReached:
 		return kindRefusal(limits, cmd)
 	case session.BreakerOpen:
@@ -199,7 +199,8 @@ func toolLimitText(tool string, limit uint32) string {
 	return fmt.Sprintf("Per-tool limit: %s called %d times (limit: %d).", tool, limit, limit)
 }
 
-func toolLimit(limits *session.Limits, tool string) uint32 {
+// ToolLimit is the limit of the calls of one tool; 0 for none.
+func ToolLimit(limits *session.Limits, tool string) uint32 {
 	for _, t := range limits.PerTool {
 		if t.Tool == tool {
 			return t.Max
