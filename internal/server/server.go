@@ -240,8 +240,11 @@ func (s *Server) Handler() http.Handler {
 		connect.WithReadMaxBytes(int(input.Caps.Body.Max)),
 		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
-			if spec.Procedure == govnodev1connect.PolicyServicePutPolicyProcedure {
+			switch spec.Procedure {
+			case govnodev1connect.PolicyServicePutPolicyProcedure:
 				return []connect.HandlerOption{connect.WithReadMaxBytes(int(input.Caps.PolicyBody.Max))}
+			case govnodev1connect.CallServiceEndCallProcedure, govnodev1connect.PolicyServiceEvaluateProcedure:
+				return []connect.HandlerOption{connect.WithReadMaxBytes(int(input.Caps.OutputBody.Max))}
 			}
 			return nil
 		}),

@@ -40,6 +40,7 @@ var Caps = struct {
 	Tree       Bound // all files of a policy
 	Body       Bound // one request
 	PolicyBody Bound // PutPolicy: the tree in its envelope
+	OutputBody Bound // EndCall and Evaluate, which may carry what a tool returned
 
 	// Items.
 	Attributes  Bound
@@ -101,6 +102,7 @@ var Caps = struct {
 	Tree:       Bound{Max: session.MaxTree},
 	Body:       Bound{Max: 256 << 10},
 	PolicyBody: Bound{Max: 1<<20 + 256<<10},
+	OutputBody: Bound{Max: 1<<20 + 256<<10},
 
 	Attributes:  Bound{Max: session.MaxAttributes},
 	Pools:       Bound{Max: session.MaxPools},

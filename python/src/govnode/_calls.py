@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from . import messages
+from . import _review, messages
 from ._behind import abandoning, abandoning_slot, ending, releasing, settled
 from ._core import UNCERTAIN, UNTOUCHED, Live, Operation
 from ._keeper import Ask, Lease
@@ -111,7 +111,10 @@ class HeldCall(Held):
         self._given = given
         self._ended: messages.Ended | None = None
         self._settled = False
-        #: What the call gave, for drift.
+        self._given_out: Any = None  # what the call returned
+        self._sent: Any = None  # the same as rules see it
+        self._unjudged = ""  # why rules could not be asked
+        #: What the call gave, for drift and for rules that look at outputs.
         self.output: Any = None
         #: What it really used; replaces what was reserved.
         self.tokens: int = 0
@@ -176,8 +179,30 @@ class HeldCall(Held):
 
     @property
     def ended(self) -> messages.Ended | None:
-        """The answer to the end of the call: counters, drift, checkpoint."""
+        """The answer to the end of the call: counters, drift, checkpoint, and what rules made of its output."""
         return self._ended
+
+    @property
+    def reviews(self) -> bool:
+        """Whether rules look at what the call returns: then ``shown`` is what a model may see of it."""
+        return bool(self._answer.get("reviews"))
+
+    @property
+    def shown(self) -> Any:
+        """What is to be shown of the output, once the call is ended: that itself, unless rules changed it.
+
+        Warnings of rules stand below it. Where rules look at the output and have not judged it, nothing of it is shown.
+        """
+        left = self._left()
+        return self._given_out if left is None else left
+
+    def _left(self) -> Any:
+        """Return what takes the place of the output; None where that is the output itself."""
+        if not self.reviews or self._given_out is None:
+            return None
+        if self._unjudged:
+            return self._unjudged
+        return _review.left(self._ended.review if self._ended is not None else None, self._sent)
 
     def denied(self) -> Denied:
         """Return the refusal as an error."""
@@ -204,7 +229,11 @@ class HeldCall(Held):
             return self._ended
         self._settled = True
         body = self._session.end_body(self.id, status or self.status or "succeeded")
-        self._session.put_output(body, self.output if output is None else output)
+        output = self._given_out = self.output if output is None else output
+        if self.reviews and output is not None:
+            self._put_reviewed(body, output)
+        else:
+            self._session.put_output(body, output)
         if tokens or self.tokens:
             body["tokens"] = str(tokens or self.tokens)
         if costs := spent or self.spent:
@@ -216,7 +245,10 @@ class HeldCall(Held):
         if not keeper.ended(lease):
             return None
         try:
-            answer = await self._core._perform(Operation("CallService/EndCall", body, self.id, batched="end"))
+            alone = "begin" in body  # what several calls are sent in has less room
+            answer = await self._core._perform(
+                Operation("CallService/EndCall", body, self.id, batched="" if alone else "end")
+            )
         except BaseException as e:
             if isinstance(e, NoAnswer) or not isinstance(e, Exception):
                 keeper.later(ending(body), max(lease.ttl, 1.0))
@@ -228,6 +260,14 @@ class HeldCall(Held):
         if self._ended.outcome not in ("ENDED", "ALREADY_ENDED"):
             raise LeaseLost(f"govnode: call {self.id}: {self._ended.reason or self._ended.outcome.lower()}")
         return self._ended
+
+    def _put_reviewed(self, body: dict[str, Any], output: Any) -> None:
+        """Put an output that rules look at into the end of the call, with the call that they look at too."""
+        self._sent = body["output"] = _review.judged(output)
+        body["begin"] = {name: value for name, value in self._body.items() if name != "wait"}
+        if len(json.dumps(body)) > _review.MOST_REVIEWED:
+            del body["output"], body["begin"]
+            self._unjudged = _review.TOO_LARGE
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
         """End the call as its block was left."""

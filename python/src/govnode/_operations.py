@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from . import messages
 from ._core import Core, Operation
-from ._wire import duration, exact, policy_ref, put_arguments, put_context, put_order
+from ._wire import duration, exact, policy_ref, put_arguments, put_context, put_metadata, put_order
 from .errors import Denied
 from .messages import decode
 
@@ -74,9 +74,13 @@ class Operations(Core):
         context: Mapping[str, Any] | str | None = None,
         agent: str = "",
         order: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output: Any = None,
     ) -> messages.Evaluation:
-        """Decide on a call by a policy, or by that which a session pins, without changing or counting anything."""
+        """Decide on a call by a policy, or by that which a session pins, without changing or counting anything.
+
+        With ``output``, what it returned, ``review`` of the answer says what rules make of that.
+        """
         body: dict[str, Any] = {"tool": tool, **_judge(policy, session_id)}
         put_arguments(body, arguments)
         put_context(body, context)
@@ -84,7 +88,9 @@ class Operations(Core):
         if agent:
             body["agentId"] = agent
         if metadata:
-            body["metadata"] = dict(metadata)
+            put_metadata(body, metadata)
+        if output is not None:
+            body["output"] = output
         return decode(messages.Evaluation, await self._read("PolicyService/Evaluate", body))
 
     async def scan(

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, TypedDict
 
 from . import messages
-from ._wire import budgets_of, duration, pools_of, put_arguments, put_context, put_order, rates_of
+from ._wire import budgets_of, duration, pools_of, put_arguments, put_context, put_metadata, put_order, rates_of
 
 
 class CallOptions(TypedDict, total=False):
@@ -19,8 +19,8 @@ class CallOptions(TypedDict, total=False):
     """tool (the default), model, agent, handoff or sampling."""
     context: Mapping[str, Any] | str
     """What rules may look at beside the arguments; a text is JSON."""
-    metadata: Mapping[str, str]
-    """Of adapter contract 5.1, for instance ``content_hash``."""
+    metadata: Mapping[str, Any]
+    """Of adapter contract 5.1, for instance ``content_hash``; rules may look at it, whatever JSON can hold."""
     pools: Mapping[str, int] | Iterable[str]
     """Where it takes a slot beside the pool of its policy, all or none; with how many slots."""
     rates: Mapping[str, int | str] | Iterable[str]
@@ -92,7 +92,7 @@ def begin_body(
     if "kind" in options:
         body["kind"] = "KIND_" + options["kind"].upper()
     if metadata := options.get("metadata"):
-        body["metadata"] = dict(metadata)
+        put_metadata(body, metadata)
     if pools := options.get("pools"):
         body["pools"] = pools_of(pools)
     if rates := options.get("rates"):

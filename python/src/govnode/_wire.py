@@ -62,6 +62,14 @@ def put_context(body: dict[str, Any], context: Mapping[str, Any] | str | None) -
         body["contextJson"] = json_text("context", context)
 
 
+def put_metadata(body: dict[str, Any], metadata: Mapping[str, Any]) -> None:
+    """Put metadata into a request: texts as they are, all else as JSON."""
+    if all(isinstance(value, str) for value in metadata.values()):
+        body["metadata"] = dict(metadata)
+    else:
+        body["metadataJson"] = json_text("metadata", metadata)
+
+
 def put_order(body: dict[str, Any], order: str | None) -> None:
     """Put the order of checks into a request: interceptor or pre_execute."""
     if order is not None:

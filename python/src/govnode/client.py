@@ -206,12 +206,13 @@ class AsyncSession(LazySession):
         *,
         context: Mapping[str, Any] | str | None = None,
         order: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output: Any = None,
     ) -> messages.Evaluation:
         """Tell what a call would come to, without changing or counting anything."""
         await self._open()
         return await self._core.evaluate(
-            tool, arguments, session_id=self.id, context=context, order=order, metadata=metadata
+            tool, arguments, session_id=self.id, context=context, order=order, metadata=metadata, output=output
         )
 
     async def scan(self, text: str, *, kind: str = "input", tool: str = "") -> messages.Scan:

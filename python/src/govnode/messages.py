@@ -193,10 +193,47 @@ class Drift(Message):
     current_hash: str = ""
 
 
+class RuleRecord(Message):
+    """What became of one rule of an Edictum ruleset."""
+
+    rule: str = ""
+    type: str = ""
+    passed: bool = False
+    message: str = ""
+    observed: bool = False
+    candidate: bool = False
+    policy_error: bool = False
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
+
+
+class ReviewFinding(Message):
+    """A rule that has found something in an output."""
+
+    type: str = ""
+    rule: str = ""
+    field: str = ""
+    message: str = ""
+    metadata: dict[str, Any] | None = None
+
+
+class Review(Message):
+    """What the post rules of an Edictum ruleset make of an output: ``output`` takes its place where ``changed``."""
+
+    output: Any = None
+    changed: bool = False
+    suppressed: bool = False
+    warnings: tuple[str, ...] = ()
+    findings: tuple[ReviewFinding, ...] = ()
+    passed: bool = False
+    rules: tuple[RuleRecord, ...] = ()
+    policy_error: bool = False
+
+
 class Ended(Message):
     """The answer to the end of a call: ``outcome`` is ENDED, ALREADY_ENDED or LEASE_LOST.
 
-    ``signal`` is the KILL that ended it before.
+    ``signal`` is the KILL that ended it before; ``review`` what rules have made of its output.
     """
 
     outcome: Word = ""
@@ -206,6 +243,7 @@ class Ended(Message):
     reason: str = ""
     index: int = 0
     signal: Signal | None = None
+    review: Review | None = None
 
 
 class Evaluation(Message):
@@ -215,6 +253,7 @@ class Evaluation(Message):
     trace: tuple[str, ...] = ()
     modified_arguments: dict[str, Any] | None = None
     decision_id: str = ""
+    review: Review | None = None
 
 
 class ScanFinding(Message):

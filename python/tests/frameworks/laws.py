@@ -33,6 +33,19 @@ Script = list[Any]  # of turns: a list of (tool, arguments), or the final text
 SCRIPT: Script = [[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]
 
 
+# Rules that look at what the tool returns.
+RULES = """apiVersion: edictum/v1
+kind: Ruleset
+metadata: {name: reviewed}
+defaults: {mode: enforce}
+rules:
+  - {id: keys, type: post, tool: "*", when: {output.text: {matches: "sk-[a-z]+"}},
+     then: {action: redact, message: a key}}
+  - {id: pay, type: post, tool: "*", when: {output.text: {contains: ran salary}},
+     then: {action: block, message: the salary is nobody's business}}
+"""
+
+
 class Seen:
     """What a run came to."""
 
@@ -157,6 +170,49 @@ class Laws:
             seen = self.driver.run(session, [[("shell", {"command": "ls"})], "done"], tool.function, mode)
         assert tool.executed == ["ls -l"]
         assert "ran ls -l" in seen.model_saw[0]
+
+    @every_mode
+    def test_what_rules_leave_of_an_output(self, client: govnode.Client, mode: str) -> None:
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+        tool = Tool(mode)
+        script: Script = [[("shell", {"command": c})] for c in ("sk-abc", "salary", "ls")]
+        seen = self.driver.run(session, [*script, "done"], tool.function, mode)
+        assert tool.executed == ["sk-abc", "salary", "ls"]
+        redacted, suppressed, plain = seen.model_saw
+        assert "ran [REDACTED]" in redacted
+        assert "Content redacted by keys." in redacted
+        assert "sk-abc" not in redacted
+        assert "[OUTPUT SUPPRESSED] the salary is nobody's business" in suppressed
+        assert "ran salary" not in suppressed
+        assert "ran ls" in plain
+        assert "done" in seen.final
+        assert (session.read().executions, session.read().open_calls) == (3, ())
+
+    @every_mode
+    def test_what_rules_leave_of_an_error(self, client: govnode.Client, mode: str) -> None:
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+
+        def shell(command: str) -> str:
+            """Fails."""
+            raise ValueError("no such key: sk-abc")
+
+        async def ashell(command: str) -> str:
+            """Fails."""
+            return shell(command)
+
+        ashell.__name__ = "shell"
+        told = ""
+        try:  # some frameworks end the run, some tell the model
+            seen = self.driver.run(
+                session, [[("shell", {"command": "ls"})], "done"], shell if mode == "sync" else ashell, mode
+            )
+            told = "".join(seen.model_saw)
+        except Exception as e:
+            told = str(e)
+        assert "sk-abc" not in told
+        eventually(lambda: session.read().open_calls == ())
 
     @every_mode
     def test_raise_in_place_of_telling(self, session: govnode.Session, mode: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import eventually, put
-from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
+from laws import RULES, SCRIPT, Driver, Laws, Script, Seen, Tool
 
 import govnode
 from govnode.adapters import PolicyViolationError
@@ -59,11 +59,14 @@ class Provider:
 
     def __init__(self) -> None:
         scripts: list[Iterator[Any]] = []
+        heard: list[str] = []
         lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                sent = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                heard.append(body.decode())
+                sent = json.loads(body or b"{}")
                 ours = any(t.get("name", "").startswith(PREFIX) for t in sent.get("tools", []))
                 with lock:
                     n, step = next(scripts[int(self.path.split("/")[1])]) if ours else (0, "ok")
@@ -85,6 +88,7 @@ class Provider:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self._scripts = scripts
+        self.heard = heard  # what models were sent
         self._url = f"http://127.0.0.1:{server.server_address[1]}"
 
     def url(self, script: Script) -> str:
@@ -197,6 +201,24 @@ DRIVER = ClaudeAgent()
 
 class TestClaudeAgent(Laws):
     driver = DRIVER
+
+    @Laws.every_mode
+    def test_what_rules_leave_of_an_error(self, client: govnode.Client, mode: str) -> None:
+        """A hook cannot show another error, so the run ends before the model has read it."""
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+
+        async def shell(command: str) -> str:
+            raise ValueError(f"no such key: sk-{command}")
+
+        before = len(provider().heard)
+        with pytest.raises(PolicyViolationError, match=r"\[REDACTED\]"):
+            self.driver.run(session, [[("shell", {"command": "secretive"})], "done"], shell, mode)
+        self.driver.run(session, [[("shell", {"command": "1"})], "done"], shell, mode)
+        said = "".join(provider().heard[before:])
+        assert "sk-1" in said  # what no rule objects to
+        assert "sk-secretive" not in said
+        assert (session.read().failures, session.read().open_calls) == (2, ())
 
     def test_denial_is_an_error(self, session: govnode.Session) -> None:
         async def scenario() -> list[Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._behind import ending
 from .._calls import Leases
+from .._review import replaced
+from .._review import text_of as _text
 from .._transport import run
 from ..client import AsyncCall, AsyncClient, AsyncSession, Client, Session
 from ..errors import Denied, LeaseLost, NoAnswer, Rejected
@@ -86,6 +88,13 @@ class Passage:
         self.through = False
         #: Whether the service sees the arguments within others, beside the name of the agent.
         self.inside = False
+        #: What is to be shown in place of what the tool returned, once its call is ended; None for that itself.
+        self.shown: Any = None
+
+    @property
+    def reviews(self) -> bool:
+        """Whether rules look at what the tool returns, so that nobody may see of it before the call is ended."""
+        return self.call is not None and self.call.reviews
 
     @property
     def admitted(self) -> bool:
@@ -117,8 +126,12 @@ class Passage:
         *,
         failed: Callable[[T], bool] = lambda _: False,
         interrupts: tuple[type[BaseException], ...] = (),
+        told: Callable[[T, Any], Any] = replaced,
     ) -> T:
-        """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again."""
+        """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again.
+
+        ``told`` makes a result of what is to be shown in the place of one.
+        """
         token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = work()
@@ -126,12 +139,12 @@ class Passage:
             self._interrupted()
             raise
         except BaseException as e:
-            self.end("failed" if isinstance(e, Exception) else "cancelled")
+            self.fail(e)
             raise
         finally:
             _under_way.reset(token)
         self.end("failed" if failed(result) else "succeeded", result)
-        return result
+        return result if self.shown is None else cast("T", told(result, self.shown))
 
     async def arun(
         self,
@@ -140,6 +153,7 @@ class Passage:
         threaded: bool = False,
         failed: Callable[[T], bool] = lambda _: False,
         interrupts: tuple[type[BaseException], ...] = (),
+        told: Callable[[T, Any], Any] = replaced,
     ) -> T:
         """Run the tool as ``run`` does.
 
@@ -152,8 +166,8 @@ class Passage:
         except interrupts:
             self._interrupted()
             raise
-        except Exception:
-            await self.aend("failed")
+        except Exception as e:
+            await self.afail(e)
             raise
         except BaseException:
             self.end_behind("cancelled")
@@ -161,7 +175,32 @@ class Passage:
         finally:
             _under_way.reset(token)
         await self.aend("failed" if failed(result) else "succeeded", result)
-        return result
+        return result if self.shown is None else cast("T", told(result, self.shown))
+
+    def fail(self, error: BaseException) -> None:
+        """End the call of a tool that raised an error. Raises what may be shown of that, if it is not the error."""
+        self.end("failed" if isinstance(error, Exception) else "cancelled", self._error_of(error))
+        self._raise_shown(error)
+
+    async def afail(self, error: BaseException) -> None:
+        """End the call, as ``fail`` does."""
+        await self.aend("failed" if isinstance(error, Exception) else "cancelled", self._error_of(error))
+        self._raise_shown(error)
+
+    def _error_of(self, error: BaseException) -> str | None:
+        """Return the text of an error where rules look at it: to them it is what the tool returned."""
+        return _text(str(error)) or None if self.reviews and isinstance(error, Exception) else None
+
+    def _raise_shown(self, error: BaseException) -> None:
+        """Raise what may be shown of an error, where that is not the error itself."""
+        if self.shown is None:
+            return
+        text = str(self.shown)
+        try:
+            allowed = type(error)(text)
+        except Exception:
+            allowed = RuntimeError(text)
+        raise (allowed if str(allowed) == text else RuntimeError(text)) from None
 
     async def _outlasting(self, work: Callable[[], Awaitable[T]]) -> T:
         """Wait for a tool in a thread. If the wait is cancelled, the call ends when the tool has."""
@@ -200,11 +239,12 @@ class Passage:
 
     async def _end(self, call: AsyncCall, status: str, output: Any) -> None:
         try:
-            await call.end(status, output=None if output is None else _text(output))
+            await call.end(status, output=output if output is None or call.reviews else _text(output))
         except (NoAnswer, Rejected) as e:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", call.id, e)
         except LeaseLost as e:
             log.warning("govnode: call %s had lost its slots when it ended: %s", call.id, e)
+        self.shown = call._left()
         signal = (call.ended.signal if call.ended is not None else None) or call.signal
         if signal is not None and signal.signal == "KILL" and self.ways is not None:
             self.ways.killed = Denied("SESSION_CLOSED", f"killed: {signal.reason}", signal=signal)
@@ -248,10 +288,3 @@ def text_of(denied: Denied) -> str:
     if denied.retry_after > 0:
         text += f" (try again after {denied.retry_after:.3g} s)"
     return text
-
-
-def _text(output: Any) -> str:
-    try:
-        return output if isinstance(output, str) else str(getattr(output, "content", output))
-    except Exception:  # an output that cannot be shown is none for drift
-        return type(output).__name__

@@ -87,6 +87,8 @@ class GovnodeInterceptor:
             if call["args"] != passage.arguments:
                 log.warning("govnode: %s ran with other arguments than were judged: register it last", call["name"])
             await passage.aend("failed" if result.get("is_error") else "succeeded", result.get("value"))
+            if passage.shown is not None:
+                return Verdict(decision=Decision.TRANSFORM, transform=Transform("$target", passage.shown))
         return ALLOW
 
     def _abandon(self, session: str) -> None:

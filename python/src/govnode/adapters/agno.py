@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from typing import Any
 
+from .._review import text_of as text_of_output
 from ._gate import Gate, Passage, PolicyViolationError, Sessions, missing
 from ._recall import Recall
 
@@ -102,14 +103,14 @@ class GovnodeToolHook:
         try:
             result = function_call(**copy.deepcopy(arguments))  # later hooks get no hold of what runs
         except BaseException as e:
-            passage.end("failed" if isinstance(e, Exception) else "cancelled")
+            passage.fail(e)
             raise
         if inspect.isgenerator(result):
             return _outlived(passage, _whole(passage, result))
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
         passage.end("succeeded", result)
-        return result
+        return result if passage.shown is None else passage.shown
 
     async def _on_loop(
         self, name: str, function_call: Callable[..., Any], arguments: dict[str, Any], conversation: str
@@ -123,8 +124,8 @@ class GovnodeToolHook:
             return refusal
         try:
             result = await function_call(**copy.deepcopy(arguments))
-        except Exception:
-            await passage.aend("failed")
+        except Exception as e:
+            await passage.afail(e)
             raise
         except BaseException:
             passage.end_behind("cancelled")
@@ -134,7 +135,7 @@ class GovnodeToolHook:
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
         await passage.aend("succeeded", result)
-        return result
+        return result if passage.shown is None else passage.shown
 
 
 def _prepared(passage: Passage, arguments: dict[str, Any]) -> str | None:
@@ -154,26 +155,41 @@ def _prepared(passage: Passage, arguments: dict[str, Any]) -> str | None:
 
 
 def _whole(passage: Passage, results: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Yield what a tool yields, and end its call with it."""
+    """Yield what a tool yields, and end its call with it. What rules look at is held back until they have."""
+    held = []
     try:
-        yield from results
+        if passage.reviews:
+            held = list(results)
+        else:
+            yield from results
     except BaseException as e:
-        passage.end("failed" if isinstance(e, Exception) else "cancelled")
+        passage.fail(e)
         raise
-    passage.end("succeeded")
+    passage.end("succeeded", _joined(held))
+    yield from held if passage.shown is None else [passage.shown]
 
 
 async def _awhole(passage: Passage, results: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    held = []
     try:
         async for result in results:
-            yield result
-    except Exception:
-        await passage.aend("failed")
+            if passage.reviews:
+                held.append(result)
+            else:
+                yield result
+    except Exception as e:
+        await passage.afail(e)
         raise
     except BaseException:
         passage.end_behind("cancelled")
         raise
-    await passage.aend("succeeded")
+    await passage.aend("succeeded", _joined(held))
+    for result in held if passage.shown is None else [passage.shown]:
+        yield result
+
+
+def _joined(pieces: list[Any]) -> str | None:
+    return "".join(map(text_of_output, pieces)) if pieces else None
 
 
 def _outlived(passage: Passage, results: Any) -> Any:

@@ -199,9 +199,20 @@ class GovnodeHooks:
                     "govnode: %s ran with other arguments than were judged: is there a hook in a file?", call.tool
                 )
             if data["hook_event_name"] == "PostToolUse":
-                await call.passage.aend("succeeded", _said(data.get("tool_response")))
+                response = data.get("tool_response")
+                await call.passage.aend("succeeded", _said(response))
+                if call.passage.shown is not None:
+                    shown = {"updatedToolOutput": _shaped(response, call.passage.shown)}
+                    return {
+                        **self._verdict(data["session_id"]),
+                        "hookSpecificOutput": {"hookEventName": "PostToolUse", **shown},
+                    }
+            elif data.get("is_interrupt"):
+                await call.passage.aend("cancelled")
             else:
-                await call.passage.aend("cancelled" if data.get("is_interrupt") else "failed")
+                await call.passage.aend("failed", data.get("error") if call.passage.reviews else None)
+                if call.passage.shown is not None:  # a hook cannot show another error, so the run ends
+                    self._violation = PolicyViolationError(Denied("OUTPUT_REVIEWED", str(call.passage.shown)))
         return self._verdict(data["session_id"])
 
     async def _end_batch(self, data: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
@@ -403,6 +414,27 @@ def _unchanging(hook: Hook) -> Hook:
 def _same(one: Any, other: Any) -> bool:
     """Compare arguments as the CLI reads them, where 1 is not true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _shaped(response: Any, shown: Any) -> Any:
+    """Return what is to be shown in the shape of a tool's own response: the CLI keeps the response otherwise."""
+    if isinstance(response, Mapping) and isinstance(shown, Mapping):
+        return shown
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    if isinstance(response, list):
+        return [{"type": "text", "text": text}]
+    if not isinstance(response, Mapping):
+        return text
+    left = [text]  # for the first text of the response; the others are taken away
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, str):
+            return left.pop() if left else ""
+        if isinstance(value, Mapping):
+            return {name: shape(inner) for name, inner in value.items()}
+        return [shape(inner) for inner in value] if isinstance(value, list) else value
+
+    return shape(response)
 
 
 def _said(response: Any) -> Any:

@@ -140,7 +140,7 @@ class GovnodeHooks:
             outcome.end(
                 "failed" if isinstance(result, str) and result.lstrip().startswith(_FAILED) else "succeeded", result
             )
-        return None
+        return None if outcome.shown is None else str(outcome.shown)
 
     def _give_up(self) -> None:
         """End what CrewAI will say nothing of any more: after KeyboardInterrupt it calls no hook."""

@@ -78,12 +78,15 @@ class GovnodePlugin(BasePlugin):
         """End the call, unless it waits for a person to confirm it: then the same call comes again."""
         passage = self._take(tool_context)
         if passage is None:  # it was denied
-            return
+            return None
         asked = tool_context.actions.requested_tool_confirmations
         if tool_context.tool_confirmation is None and tool_context.function_call_id in asked:
             passage._interrupted()
-            return
+            return None
         await passage.aend("succeeded", result)
+        if passage.shown is None:
+            return None
+        return passage.shown if isinstance(passage.shown, dict) else {"result": passage.shown}
 
     async def on_tool_error_callback(
         self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, error: BaseException
@@ -91,13 +94,16 @@ class GovnodePlugin(BasePlugin):
         """End the call of a tool that failed, of one that is not there, or of one that is cancelled."""
         passage = self._take(tool_context)
         if passage is None:
-            return
+            return None
         if isinstance(error, Exception):
-            await passage.aend("failed")
+            await passage.aend("failed", passage._error_of(error))
+            if passage.shown is not None:
+                return {"error": str(passage.shown)}
         elif _threaded(tool, tool_context):
             _lapse(passage)
         else:
             passage.end_behind("cancelled")
+        return None
 
     def _behind(self, tool_context: Any) -> str:
         """Return who could change the arguments after this plugin."""

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
+from .._review import replaced
 from ..errors import Denied
 from ._gate import Gate, Passage, Sessions, missing, text_of
 
@@ -78,7 +79,12 @@ class GovnodeMiddleware(AgentMiddleware):
         if passage.denied is not None:
             return _refusal(request, passage.denied)
         request = _changed(request, passage)
-        return passage.run(lambda: handler(request), failed=_failed, interrupts=(GraphBubbleUp,))
+        return passage.run(
+            lambda: handler(request),
+            failed=_failed,
+            interrupts=(GraphBubbleUp,),
+            told=lambda result, shown: _told(request, result, shown),
+        )
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Ask, run the tool with the arguments that are allowed, and report its end."""
@@ -91,6 +97,7 @@ class GovnodeMiddleware(AgentMiddleware):
             threaded=_threaded(request.tool),
             failed=_failed,
             interrupts=(GraphBubbleUp,),
+            told=lambda result, shown: _told(request, result, shown),
         )
 
 
@@ -109,6 +116,14 @@ def _asked(request: Any) -> dict[str, Any]:
 def _refusal(request: Any, denied: Denied) -> Any:
     call = request.tool_call
     return ToolMessage(content=text_of(denied), tool_call_id=call["id"], name=call["name"], status="error")
+
+
+def _told(request: Any, result: Any, shown: Any) -> Any:
+    """Return what rules left of a result. Of a Command nothing else is left."""
+    if isinstance(result, ToolMessage):
+        return replaced(result, shown)
+    call = request.tool_call
+    return ToolMessage(content=str(shown), tool_call_id=call["id"], name=call["name"])
 
 
 def _changed(request: Any, passage: Passage) -> Any:

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
+from .._review import text_of as text_of_output
 from ..errors import Denied
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing, text_of
 from ._recall import Recall
@@ -175,7 +176,11 @@ class _Governor:
             if work.__name__ == _STREAM:
                 await _stream(passage, context, given, work)
             else:
-                await passage.arun(lambda: _run(passage, context, given, work, turn), failed=_failed)
+                await passage.arun(
+                    lambda: _run(passage, context, given, work, turn), failed=_failed, told=_told(function)
+                )
+                if passage.shown is not None:
+                    context.result = _told(function)(context.result, passage.shown)
         finally:
             if turn is not None and (killed := self._gate.killed(conversation)) is not None:
                 turn.violation = Killed(killed)
@@ -221,27 +226,43 @@ async def _stream(passage: Passage, context: Any, given: dict[str, Any], work: A
     values = None if result is None else result.value
     if not inspect.isasyncgen(values) and not inspect.isgenerator(values):
         await passage.aend("succeeded", result)
+        if passage.shown is not None:
+            context.result = _told(work.__self__)(result, passage.shown)
         return
     result.value = governed = _whole(passage, values)
     weakref.finalize(governed, passage.end_behind, "cancelled")  # if nobody begins to read them
 
 
 async def _whole(passage: Passage, values: Any) -> AsyncGenerator[Any, None]:
-    """Yield what a function yields, and end its call with it."""
+    """Yield what a function yields, and end its call with it. What rules look at is held back until they have."""
+    held = []
     try:
         if inspect.isasyncgen(values):
             async for value in values:
-                yield value
+                if passage.reviews:
+                    held.append(value)
+                else:
+                    yield value
         else:
             for value in values:
-                yield value
+                if passage.reviews:
+                    held.append(value)
+                else:
+                    yield value
     except BaseException as e:
         try:
             await values.aclose() if inspect.isasyncgen(values) else values.close()
         finally:
             passage.end_behind("failed" if isinstance(e, Exception) else "cancelled")
         raise
-    await passage.aend("succeeded")
+    await passage.aend("succeeded", "".join(map(text_of_output, held)) if held else None)
+    for value in held if passage.shown is None else [passage.shown]:
+        yield value
+
+
+def _told(function: Any) -> Callable[[Any, Any], Any]:
+    """Return what makes a result of what rules left of one."""
+    return lambda result, shown: FunctionResult(function=function.metadata, value=shown)
 
 
 def _arguments(function: Any, arguments: Any) -> dict[str, Any]:

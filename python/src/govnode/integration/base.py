@@ -357,6 +357,12 @@ class BaseIntegration(Admission, ABC):
                 raise LeaseLost(f"govnode: call {call.id}: its lease was lost before it ended")
             if ended is not None:
                 self._ended(ctx, ended)
+            if (
+                call.reviews
+                and call._left() is not None
+                and (ended is None or ended.review is None or ended.review.changed)
+            ):
+                raise Refusal(f"the output must not be used as it is: {call.shown}", "output_review")
             if status == "succeeded" and ctx._config is not None and ctx._config.pii_detection:
                 self._scan(ctx, output_data, "output", "")
         except _policies.PolicyConflict:

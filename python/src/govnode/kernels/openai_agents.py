@@ -229,6 +229,8 @@ class GovernanceRunHooks(RunHooks):
         passage = self._under_way.pop((id_of(context), getattr(context, "tool_call_id", "") or ""), None)
         if passage is not None:
             await passage.aend("succeeded", result)
+            if passage.shown is not None:  # a hook cannot show something else
+                raise PolicyViolationError(f"the output of {tool.name} would have to be changed", tool_name=tool.name)
         await _unchanged(self._kernel, self._ctx, str(result), "output", tool.name)
 
     async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:

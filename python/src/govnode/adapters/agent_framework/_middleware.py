@@ -8,6 +8,7 @@ from typing import Any
 
 from agent_framework import FunctionMiddleware
 
+from ..._review import replaced
 from .._gate import Gate, Passage, Sessions
 from ._approvals import GovnodeApprovals, asked, plain
 from ._ends import failure, told
@@ -57,6 +58,8 @@ class GovnodeMiddleware(FunctionMiddleware):
             return context.result
 
         await passage.arun(work, threaded=_threaded(context.function))
+        if passage.shown is not None:
+            context.result = replaced(context.result, passage.shown)
 
     async def _ask(self, context: Any, run: str) -> Passage:
         session = context.session
