@@ -27,7 +27,7 @@ type FollowRequest struct {
 	// now on.
 	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// Of policy_check, policy_violation, tool_call_blocked, checkpoint_created,
-	// drift_detected, signal, budget_warning, budget_exceeded, approval_requested and
+	// drift_detected, output_reviewed, signal, budget_warning, budget_exceeded, approval_requested and
 	// approval_decided; all if empty.
 	Types     []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
 	SessionId string   `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // of this session alone

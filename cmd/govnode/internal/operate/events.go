@@ -58,7 +58,7 @@ event move the cursor. --timeout is how long to wait for the first message.`,
 	fs := cmd.Flags()
 	fs.StringVar(&req.After, "after", "", "`cursor` behind which to go on; what occurs from now on if empty")
 	fs.BoolVar(&req.FromOldest, "from-oldest", false, "begin with the oldest event that is kept")
-	fs.StringSliceVar(&req.Types, "types", nil, "only these `types`, separated by commas: policy_check|policy_violation|tool_call_blocked|checkpoint_created|drift_detected|signal|budget_warning|budget_exceeded|approval_requested|approval_decided")
+	fs.StringSliceVar(&req.Types, "types", nil, "only these `types`, separated by commas: policy_check|policy_violation|tool_call_blocked|checkpoint_created|drift_detected|signal|output_reviewed|budget_warning|budget_exceeded|approval_requested|approval_decided")
 	fs.StringVar(&req.SessionId, "session", "", "only those of this session")
 	fs.StringVar(&req.AgentId, "agent", "", "only those of this agent")
 	fs.BoolVar(&local, "local", false, "only those of the node that is asked")
