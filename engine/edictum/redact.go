@@ -106,6 +106,9 @@ func redactText(s string) string {
 	return s
 }
 
+// RedactText takes what stands where secrets do out of a command or a path.
+func RedactText(s string) string { return redactText(s) }
+
 // redactOutput takes secrets out of an output, wherever they stand.
 func redactOutput(s string) string {
 	s = secretsAnywhere.ReplaceAllString(s, redacted)

@@ -89,6 +89,16 @@ func TestBodyLimits(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	_, answer = n.post("PolicyService/PutPolicy", put(1<<20+256<<10+1))
 	require.Equal(t, "resource_exhausted", answer["code"])
+	for method, head := range map[string]string{
+		"CallService/EndCall":    `{"sessionId":"s","callId":"big","status":"STATUS_SUCCEEDED"`,
+		"PolicyService/Evaluate": `{"policy":{"name":"p"},"tool":"t"`,
+	} {
+		large := func(size int) string { return head + strings.Repeat(" ", size-len(head)-1) + "}" }
+		status, answer = n.post(method, large(1<<20+256<<10))
+		require.Equal(t, http.StatusOK, status, "%s: %v", method, answer)
+		_, answer = n.post(method, large(1<<20+256<<10+1))
+		require.Equal(t, "resource_exhausted", answer["code"], method)
+	}
 
 	var bomb bytes.Buffer // ten megabytes in ten kilobytes
 	z := gzip.NewWriter(&bomb)

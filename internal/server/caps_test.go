@@ -414,6 +414,7 @@ var elsewhere = map[string]string{
 	"Namespace":   "TestNamespaceEdges",
 	"Body":        "TestBodyLimits",
 	"PolicyBody":  "TestBodyLimits",
+	"OutputBody":  "TestBodyLimits",
 	"Output":      "TestDriftOfLongOutputs",
 	"Tools":       "TestCapsOfASession",
 	"OpenCalls":   "TestCapsOfASession",
