@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/engine/composition"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/edictum"
+	"example.com/govnode/engine/edictum/workflow"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/matching"
@@ -40,7 +41,8 @@ type Policy struct {
 	guardrails  *external.GuardrailChain
 	ruleset     *edictum.Ruleset // nil without one
 	rulesetDoc  *edictum.Document
-	sensitive   *edictum.Sensitive // nil where reads of secrets are not looked for
+	workflow    *workflow.Definition // nil without one
+	sensitive   *edictum.Sensitive   // nil where reads of secrets are not looked for
 	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
@@ -132,7 +134,11 @@ func (c *compiler) load(f source.File) {
 		c.addf(f.Path, n.Line, "", "Expected a YAML mapping, got %s", n.TypeName())
 		return
 	}
-	if isRuleset(n) {
+	switch {
+	case isRuleset(n) && workflow.IsWorkflow(n):
+		c.loadWorkflow(f)
+		return
+	case isRuleset(n):
 		c.loadRuleset(f)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/edictum"
+	"example.com/govnode/engine/edictum/workflow"
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/redact"
@@ -54,6 +55,28 @@ type (
 	Output     = edictum.Output
 	Review     = edictum.Result
 )
+
+// What a workflow of Edictum says of a call, and how far a session has come in it.
+type (
+	Workflow        = workflow.Definition
+	WorkflowState   = workflow.State
+	WorkflowVerdict = workflow.Verdict
+	WorkflowCall    = workflow.Call
+	WorkflowRunning = workflow.Running
+)
+
+// What rules and workflows decide.
+const (
+	RuleAllows = edictum.Allow
+	RuleBlocks = edictum.Block
+	RuleAsks   = edictum.Ask
+)
+
+// WorkflowCallOf reads a call as workflows see it.
+func WorkflowCallOf(tool string, args value.Value) *WorkflowCall { return workflow.CallOf(tool, args) }
+
+// WorkflowKey names the state of a workflow among the values of a session.
+func WorkflowKey(name string) string { return workflow.Key(name) }
 
 // Unreviewed is the review of an output that cannot be judged: nothing of it is shown.
 func Unreviewed(why string) Review { return edictum.Unjudged(why) }

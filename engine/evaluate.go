@@ -161,7 +161,7 @@ func (p *Policy) decideByRule(set *composition.Ruleset, r *matching.Rule, d *Dec
 
 // decideByDefault is policy engine spec 7.3.
 func (p *Policy) decideByDefault(set *composition.Ruleset, e matching.Evaluation, d *Decision) {
-	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 && p.ruleset == nil {
+	if p.docs.Strict && len(set.Docs) == 0 && !p.governance.Governed() && len(p.backends) == 0 && p.ruleset == nil && p.workflow == nil {
 		d.Action, d.Policy, d.Rule, d.Reason = string(document.Deny), p.governance.Name, ruleNoPolicy, textNoPolicy
 		d.Category, d.PublicMessage = CategoryNoPolicy, publicMessages[CategoryNoPolicy]
 		return

@@ -71,7 +71,9 @@ func (p *Policy) Limits() Limits {
 // Local reports whether the policy is judged by its own rules alone, which is
 // a matter of microseconds. One with external backends or guardrails asks
 // others and may take as long as they do.
-func (p *Policy) Local() bool { return len(p.backends) == 0 && p.guardrails == nil }
+func (p *Policy) Local() bool {
+	return len(p.backends) == 0 && p.guardrails == nil && p.workflow == nil
+}
 
 // Strict reports whether the policy is evaluated in strict mode.
 func (p *Policy) Strict() bool { return p.docs.Strict }
@@ -85,6 +87,9 @@ func (p *Policy) Documents() []*document.Document { return p.docs.All() }
 func (p *Policy) Name() string {
 	if p.rulesetDoc != nil && !p.governance.Governed() && len(p.docs.All()) == 0 {
 		return p.rulesetDoc.Name
+	}
+	if p.workflow != nil && !p.governance.Governed() && len(p.docs.All()) == 0 {
+		return p.workflow.Name
 	}
 	return p.docs.Name()
 }

@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/edictum"
+	"example.com/govnode/engine/edictum/workflow"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/redact"
@@ -41,9 +42,39 @@ func (c *compiler) loadRuleset(f source.File) {
 	c.rulesets = append(c.rulesets, d)
 }
 
+func (c *compiler) loadWorkflow(f source.File) {
+	d, err := workflow.Parse(f.Content)
+	if err != nil {
+		var p *edictum.Problem
+		errors.As(err, &p)
+		c.problems = append(c.problems, source.Problem{Path: f.Path, Line: p.Line, Field: p.Field, Message: p.Message})
+		return
+	}
+	if c.policy.workflow != nil {
+		c.addf(f.Path, 0, "metadata.name", "there is a workflow in this tree already, %s; a session goes through one", c.policy.workflow.Name)
+		return
+	}
+	c.policy.workflow = d
+}
+
+// Workflow is the workflow of a tree; nil without one. Where a session stands in it is
+// known to whoever keeps that, so no decision of a Policy looks at it.
+func (p *Policy) Workflow() *workflow.Definition { return p.workflow }
+
+// StageApproval is how people are asked about a stage of the workflow.
+func (p *Policy) StageApproval() governance.Approval {
+	if p.governance.Approval != nil {
+		return *p.governance.Approval
+	}
+	return governance.DefaultApproval()
+}
+
 // linkRulesets makes one ruleset of all.
 func (c *compiler) linkRulesets() {
 	if len(c.rulesets) == 0 {
+		if c.policy.workflow != nil && !c.policy.governance.Governed() && len(c.documents) == 0 {
+			c.policy.governance = governanceOf(edictum.DefaultLimits())
+		}
 		return
 	}
 	byName, parents := map[string]*edictum.Document{}, map[string]bool{}

@@ -236,7 +236,7 @@ func (s *State) end(c *End, r *Result) {
 		r.Code = StillWaiting
 		return
 	}
-	if !c.ends(h.Content) {
+	if !c.Ends(h.Content) {
 		r.Code = Invalid
 		return
 	}
@@ -299,7 +299,7 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 		}
 	case Code(m.Code()) == Ended && m.Value != uint64(c.Status):
 		r.Code = IDReused
-	case (Code(m.Code()) == Ended || Code(m.Code()) == LeaseLost) && !c.ends(m.Content):
+	case (Code(m.Code()) == Ended || Code(m.Code()) == LeaseLost) && !c.Ends(m.Content):
 		r.Code = Invalid
 	case Code(m.Code()) == Ended:
 		r.Code, r.Repeat = AlreadyEnded, true
@@ -310,8 +310,8 @@ func (s *State) endAgain(c *End, x *Session, r *Result) {
 	}
 }
 
-// ends reports whether what it ends is what its maker thinks it is.
-func (c *End) ends(content Fingerprint) bool {
+// Ends reports whether what it ends is what its maker thinks it is.
+func (c *End) Ends(content Fingerprint) bool {
 	return c.Content == Fingerprint{} || c.Content == content
 }
 

@@ -66,6 +66,9 @@ const (
 	DefaultToolCalls = 200
 )
 
+// DefaultLimits are what holds where there is no rule at all.
+func DefaultLimits() Limits { return limitsOf(nil) }
+
 // Limits returns what is to be counted.
 func (rs *Ruleset) Limits() Limits { return rs.limits }
 

@@ -54,14 +54,15 @@ type begin struct {
 	facts    *engine.Facts
 	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
-	unread   error            // why a registered content hash could not be read
-	queued   bool             // it had to wait at this node
-	costs    map[string]int64 // what it charges the budgets that it names, itself or by its policy
-	came     time.Time        // when it was checked
-	until    time.Time        // end of its wait, once something has kept it out
-	asked    bool             // it was told that people are asked
-	asksBy   uint16           // the rule of the decision, where that is known as one with modified arguments
-	modified *structpb.Struct // what to call the tool with instead; nil if nothing was changed
+	unread   error                  // why a registered content hash could not be read
+	queued   bool                   // it had to wait at this node
+	costs    map[string]int64       // what it charges the budgets that it names, itself or by its policy
+	came     time.Time              // when it was checked
+	until    time.Time              // end of its wait, once something has kept it out
+	asked    bool                   // it was told that people are asked
+	asksBy   uint16                 // the rule of the decision, where that is known as one with modified arguments
+	parked   *session.ApprovalCount // of the stage of its workflow, which people have not approved yet
+	modified *structpb.Struct       // what to call the tool with instead; nil if nothing was changed
 }
 
 var callKinds = map[v1.Kind]struct {
@@ -196,9 +197,13 @@ func (b *begin) judge(ctx context.Context) error {
 		}
 	}
 	b.s.metrics.evaluation.Observe(took.Seconds())
+	b.parked = nil
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
 	if b.cmd.Asking, err = b.asking(); err != nil { // before anything is spent on it
+		return err
+	}
+	if err := b.follow(ctx); err != nil {
 		return err
 	}
 	b.modified = nil
@@ -290,6 +295,10 @@ func premises(ps []engine.Premise) []session.Premise {
 // judges again on what holds now.
 func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	if !b.stale(answers) {
+		return false, nil
+	}
+	if b.parked != nil { // nothing else is in the way of it
+		b.answer.Result = session.Result{Code: session.ApprovalRequired, Approval: b.parked, Counters: b.session.Counters(), Repeat: true}
 		return false, nil
 	}
 	res := &b.answer.Result

@@ -32,14 +32,16 @@ func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.E
 // An end is one EndCall on its way.
 type end struct {
 	request[v1.EndCallRequest, v1.EndCallResponse]
-	cmd    *session.End
-	agent  string
-	tool   string              // empty if this node has not seen the call
-	input  engine.Input        // of its begin
-	review *engine.Review      // nil where no rule looks at the output
-	drift  *engine.DriftResult // nil where there is nothing to compare
-	limit  int64               // threshold of drift in millionths; 0 where it is not computed
-	text   string
+	cmd     *session.End
+	session *session.Session
+	policy  *engine.Policy // nil where it cannot be had
+	agent   string
+	tool    string              // empty if this node has not seen the call
+	input   engine.Input        // of its begin
+	review  *engine.Review      // nil where no rule looks at the output
+	drift   *engine.DriftResult // nil where there is nothing to compare
+	limit   int64               // threshold of drift in millionths; 0 where it is not computed
+	text    string
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -87,12 +89,17 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if h := x.Find(req.CallId); h != nil {
 		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
 	}
+	if h := x.Find(req.CallId); h != nil && !e.cmd.Ends(h.Content) {
+		return fault.Invalid("begin", otherBegin)
+	}
+	e.session = x
+	if e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest); err != nil && fault.Of(err).Reason != fault.ReasonPolicyUnreadable {
+		return err
+	}
 	if req.Output == nil {
 		return nil
 	}
-	if err := e.look(ctx, x); err != nil {
-		return err
-	}
+	e.look(x)
 	if e.limit = x.Pin.Limits.Drift; e.limit == 0 {
 		return nil
 	}
@@ -158,6 +165,24 @@ func outputOf(f *input.Fields, v *structpb.Value) {
 func valueOf(v *structpb.Value) value.Value {
 	inner, _ := value.FromStruct(&structpb.Struct{Fields: map[string]*structpb.Value{"": v}}).Get("")
 	return inner
+}
+
+// judge takes down, before the call is over, how far that brings its session in its
+// workflow. Told again it changes nothing, since the call is not open there any more.
+func (e *end) judge(ctx context.Context) error {
+	policy := e.policy
+	if policy == nil || policy.Workflow() == nil {
+		return nil
+	}
+	if quick(ctx) {
+		return errTakesLong
+	}
+	result := value.Value{}
+	if e.req.Output != nil {
+		result = valueOf(e.req.Output)
+	}
+	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, policy)
+	return e.s.flows.Ended(ctx, at, e.cmd.Status == session.Succeeded, result)
 }
 
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {

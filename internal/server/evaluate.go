@@ -86,6 +86,9 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	if x != nil {
 		limitSession(&d, policy, x, in.Facts.Elapsed, req.Tool)
+		if err := s.peekFlow(ctx, &d, policy, x, &in, ns); err != nil {
+			return nil, err
+		}
 	}
 	s.metrics.evaluation.Observe(d.EvaluationTime.Seconds())
 	id := s.cfg.NewID()

@@ -1,10 +1,7 @@
 package server
 
 import (
-	"context"
-
 	"example.com/govnode/engine"
-	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -50,15 +47,12 @@ func (e *end) begun(f *input.Fields) {
 }
 
 // look makes the review of an output, where rules look at those of its tool.
-func (e *end) look(ctx context.Context, x *session.Session) error {
+func (e *end) look(x *session.Session) {
 	e.review = nil
-	policy, err := e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest)
-	switch {
-	case err != nil && fault.Of(err).Reason != fault.ReasonPolicyUnreadable:
-		return err
-	case err != nil:
+	policy := e.policy
+	if policy == nil {
 		e.review = new(engine.Unreviewed(noRuleset))
-		return nil
+		return
 	}
 	reviews := policy.ReviewsAny() // of what, if not of this
 	if h := x.Find(e.req.CallId); e.req.Begin != nil {
@@ -74,7 +68,6 @@ func (e *end) look(ctx context.Context, x *session.Session) error {
 		e.input.AgentID = x.Agent.Value()
 		e.review = new(policy.Review(e.input, engine.Output{Value: valueOf(e.req.Output)}))
 	}
-	return nil
 }
 
 // limitText is how an Edictum ruleset says that a limit of its own is reached; false

@@ -86,6 +86,7 @@ var freeDenials = map[uint16]*freeDenial{
 	1002: {"guardrail:", "", false, engine.CategoryGuardrail, "Content blocked by governance policy.", "Denied by a guardrail" + notRemembered},
 	1003: {"", "cedar", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): the policy backend cedar could not judge"},
 	1004: {"", "opa", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): the policy backend opa could not judge"},
+	1007: {"workflow:", "", false, engine.CategoryRule, publicNotPermitted, "Denied by the workflow of the session" + notRemembered},
 	1005: {"guardrail:", "", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): a guardrail could not judge"},
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
@@ -30,6 +31,7 @@ import (
 	"example.com/govnode/internal/server/sweep"
 	"example.com/govnode/internal/server/values"
 	"example.com/govnode/internal/server/waiting"
+	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 	"example.com/govnode/session"
@@ -163,6 +165,7 @@ type Server struct {
 	limits   *limits.Service
 	policies *policies.Service
 	values   *values.Service
+	flows    *flows.Keeper
 	waits    *waiting.Waiters
 	sweeper  *sweep.Sweeper
 	audit    *auditor
@@ -213,6 +216,9 @@ func New(cfg Config) (*Server, error) {
 		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, Refused: s.audit.policyRefused, HashPut: s.audit.hashPut,
 	}
 	s.values = &values.Service{Store: s.store, Now: cfg.Now}
+	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
+		return s.newApprovals().Request(ctx, req)
+	}}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"math"
+
+	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/flows"
+	"example.com/govnode/session"
+)
+
+// The workflow of a session's policy: stage 6 of Edictum's pipeline, behind the rules and
+// before what is counted.
+
+// never is a premise that does not hold: a command with it is answered if its id is known
+// or its session is closed or stopped, and changes nothing else.
+var never = []session.Premise{{Fact: session.FactCalls, Lo: math.MaxInt64, Hi: math.MaxInt64}}
+
+// follow asks the workflow about a call that the policy lets pass. What it refuses is
+// denied, and counted as an attempt. A call that has come to the end of a stage which
+// people have to approve counts nothing until they have.
+func (b *begin) follow(ctx context.Context) error {
+	d := &b.decision
+	if b.policy.Workflow() == nil || b.input.Tool == "" || b.session.Phase != session.PhaseOpen || !d.Allowed && d.Ask == nil {
+		return nil
+	}
+	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
+	v, err := b.s.flows.Judge(ctx, at, b.input.Arguments, b.input.Tool)
+	if err != nil || v.Action == engine.RuleAllows {
+		return err
+	}
+	byWorkflow(d, b.policy, v.WorkflowVerdict)
+	b.cmd.Asking = nil
+	if b.parked = v.Asked; b.parked == nil {
+		d.Rule = freeRule(d)
+	} else {
+		b.cmd.Seen = never
+	}
+	b.cmd.Verdict = session.Verdict{Allow: false, Rule: d.Rule}
+	return nil
+}
+
+// byWorkflow writes what a workflow decided in the place of a decision.
+func byWorkflow(d *engine.Decision, p *engine.Policy, v engine.WorkflowVerdict) {
+	*d = engine.Decision{
+		Action: string(engine.Deny), Policy: "workflow:" + p.Workflow().Name, MatchedRule: v.Stage, Reason: v.Reason,
+		Category: engine.CategoryRule, PublicMessage: publicNotPermitted, Source: "workflow", PolicyChain: d.PolicyChain,
+		Records: d.Records, SideEffect: d.SideEffect, EvaluationTime: d.EvaluationTime, Trace: d.Trace,
+	}
+	if v.Action == engine.RuleAsks {
+		ask := p.StageApproval()
+		d.Action, d.Ask, d.Category, d.PublicMessage = "ask", &ask, engine.CategoryApproval, "Human approval required."
+	}
+}
+
+// peekFlow is follow for who only wants to know.
+func (s *Server) peekFlow(ctx context.Context, d *engine.Decision, p *engine.Policy, x *session.Session, in *engine.Input, ns string) error {
+	if p.Workflow() == nil || in.Tool == "" || !d.Allowed && d.Ask == nil {
+		return nil
+	}
+	v, err := s.flows.Peek(ctx, s.place(ns, x, in.SessionID, "", p), in.Arguments, in.Tool)
+	if err == nil && v.Action != engine.RuleAllows {
+		byWorkflow(d, p, v)
+		d.Trace = append(d.Trace, engine.Redact("workflow "+p.Workflow().Name+", stage "+v.Stage+": "+v.Reason))
+	}
+	return err
+}
+
+func (s *Server) place(ns string, x *session.Session, sess, call string, p *engine.Policy) *flows.Place {
+	return &flows.Place{
+		NS: ns, Session: sess, Call: call, Agent: x.Agent.Value(), Policy: p,
+		IsOpen: func(id string) bool { return x.Find(id) != nil },
+	}
+}

@@ -1,0 +1,205 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Workflows of Edictum on a node: where a session stands is one value, the same for all.
+
+const flowOfP = `apiVersion: edictum/v1
+kind: Workflow
+metadata: {name: p}
+stages:
+  - {id: read, tools: [Read], exit: [{condition: file_read("PLAN"), message: read the plan}]}
+  - {id: build, tools: [Edit, "ci__*"], exit: [{condition: 'mcp_result_matches("ci__status", "outcome", "green")', message: wait for green}]}
+  - {id: review, approval: {message: "may it go out?"}}
+  - {id: ship, tools: [Bash], checks: [{command_matches: "^git push", message: push alone}]}
+`
+
+func flowNode(t *testing.T) *node {
+	n := start(t)
+	n.putPolicy(flowOfP)
+	n.session("s")
+	return n
+}
+
+// did begins a call, and ends it as it went if it was admitted.
+func (n *node) did(call, tool, arguments string, output any) *v1.BeginCallResponse {
+	n.t.Helper()
+	res := n.begin("s", call, tooled(tool, arguments), waiting(time.Nanosecond))
+	if res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
+		out, err := structpb.NewValue(output)
+		require.NoError(n.t, err)
+		_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Output: out})
+		require.NoError(n.t, err)
+	}
+	return res
+}
+
+// state is the value in which it stands.
+func (n *node) state() string {
+	n.t.Helper()
+	res, err := n.counters.Get(n.ctx(), &v1.GetRequest{Key: "s:s:workflow:p:state"})
+	require.NoError(n.t, err)
+	return res.Value
+}
+
+func TestAWorkflowOverASession(t *testing.T) {
+	n := flowNode(t)
+	blocked := n.did("a", "Edit", `{"path": "x"}`, nil)
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, blocked.Outcome)
+	require.Equal(t, []string{"read", "workflow", "workflow:p", "read the plan"},
+		[]string{blocked.Decision.MatchedRule, blocked.Decision.Source, blocked.Decision.Policy, blocked.Reason})
+	require.EqualValues(t, 1, blocked.Counters.Attempts, "what a workflow refuses is an attempt")
+	require.Contains(t, n.state(), `"blocked_reason":"read the plan"`)
+
+	// What failed is no evidence, nor what was given up.
+	for call, status := range map[string]v1.Status{"b1": v1.Status_STATUS_FAILED, "b2": v1.Status_STATUS_CANCELLED} {
+		n.begin("s", call, tooled("Read", `{"path": "PLAN"}`))
+		_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Status: status})
+		require.NoError(t, err)
+	}
+	require.Equal(t, "read the plan", n.did("c", "Edit", `{"path": "x"}`, nil).Reason)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("d", "Read", `{"path": "PLAN"}`, "text").Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("e", "Edit", `{"path": "x"}`, nil).Outcome)
+	require.Contains(t, n.state(), `"active_stage":"build"`)
+	n.did("f", "ci__status", `{}`, map[string]any{"outcome": "red"})
+	require.Equal(t, "wait for green", n.did("g", "Bash", `{"command": "git push"}`, nil).Reason)
+	n.did("h", "ci__status", `{}`, map[string]any{"outcome": "green"})
+	n.did("i", "ci__other", `{}`, map[string]any{"outcome": "green"})
+	require.NotContains(t, n.state(), `"ci__other":[`, "at whose results no gate looks")
+
+	// A stage that people approve: the call waits before the log, and counts nothing.
+	attempts := n.getSession("s").Attempts
+	asked := n.did("j", "Bash", `{"command": "git push"}`, nil)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, asked.Outcome)
+	require.Equal(t, []string{"ask", "review", "workflow", "may it go out?"},
+		[]string{asked.Decision.Action, asked.Decision.MatchedRule, asked.Decision.Source, asked.Reason})
+	again := n.did("k", "Bash", `{"command": "git push"}`, nil)
+	require.Equal(t, asked.Approval.Id, again.Approval.Id, "people are asked about the stage once")
+	require.Equal(t, attempts, n.getSession("s").Attempts)
+	a := n.approval(asked.Approval.Id)
+	require.Equal(t, []string{"p/review", "may it go out?", "s"}, []string{a.Tool, a.Reason, a.SessionId})
+
+	// Denied, it may be asked about anew.
+	_, err := n.vote(asked.Approval.Id, "amy", v1.Vote_VOTE_DENY)
+	require.NoError(t, err)
+	denied := n.did("j", "Bash", `{"command": "git push"}`, nil)
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, denied.Outcome)
+	require.Contains(t, denied.Reason, "Approval denied")
+	next := n.did("l", "Bash", `{"command": "git push"}`, nil)
+	require.NotEqual(t, asked.Approval.Id, next.Approval.Id)
+
+	// Who waits goes on with the vote that decides.
+	waited := make(chan *v1.BeginCallResponse, 1)
+	go func() {
+		res, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "m", tooled("Bash", `{"command": "git push"}`), waiting(30*time.Second)))
+		if err != nil {
+			res = &v1.BeginCallResponse{Reason: err.Error()}
+		}
+		waited <- res
+	}()
+	_, err = n.vote(next.Approval.Id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-waited).Outcome)
+	require.Contains(t, n.state(), `"active_stage":"ship"`)
+	require.Contains(t, n.state(), `"approvals":{"review":"approved"}`)
+	require.Equal(t, "push alone", n.did("n", "Bash", `{"command": "ls"}`, nil).Reason)
+
+	judged, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "Bash", ArgumentsJson: `{"command": "ls"}`})
+	require.NoError(t, err)
+	require.Equal(t, []string{"ship", "workflow"}, []string{judged.Decision.MatchedRule, judged.Decision.Source})
+	before := n.state()
+	judged, err = n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "Bash", ArgumentsJson: `{"command": "git push"}`})
+	require.NoError(t, err)
+	require.True(t, judged.Decision.Allowed)
+	require.Equal(t, before, n.state(), "to ask changes nothing")
+}
+
+// A call that is begun or ended again has the answer that it had, and counts once.
+func TestAWorkflowKnowsRepeats(t *testing.T) {
+	n := flowNode(t)
+	first := n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`))
+	open := n.state()
+	again := n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`))
+	require.Equal(t, first.Grants[0].Token, again.Grants[0].Token)
+	require.Equal(t, open, n.state())
+	require.Contains(t, open, `"govnode_open":{"a":{"stage":"read","tool":"Read","file":"PLAN"}}`)
+	n.end("s", "a")
+	ended := n.state()
+	require.NotContains(t, ended, "govnode_open")
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.end("s", "a").Outcome)
+	require.Equal(t, ended, n.state())
+
+	refused := n.begin("s", "b", tooled("Bash", `{"command": "ls"}`))
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, refused.Outcome)
+	require.True(t, proto.Equal(refused.Decision, func() *v1.Decision {
+		d := n.begin("s", "b", tooled("Bash", `{"command": "ls"}`)).Decision
+		d.EvaluationTime = refused.Decision.EvaluationTime
+		return d
+	}()))
+	// Where the workflow would let it in by now, its first answer stands.
+	n.did("c", "Edit", `{"path": "x"}`, nil)
+	n.begin("s", "d", tooled("Other", `{}`))
+	n.did("e", "ci__status", `{}`, map[string]any{"outcome": "green"})
+	stands := n.begin("s", "d", tooled("Other", `{}`))
+	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, stands.Outcome)
+
+	// An end that names another call changes nothing of it.
+	n.session("t")
+	begin := beginRequest("t", "x", tooled("Read", `{"path": "PLAN"}`))
+	n.begin("t", "x", tooled("Read", `{"path": "PLAN"}`))
+	other := proto.CloneOf(begin)
+	other.ArgumentsJson = `{"path": "OTHER"}`
+	_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "t", CallId: "x", Status: v1.Status_STATUS_SUCCEEDED, Begin: other})
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "begin: ")
+	require.Equal(t, "read the plan", n.begin("t", "y", tooled("Edit", `{}`)).Reason)
+}
+
+// Calls of one session at once leave every word of what they did.
+func TestAWorkflowUnderManyCalls(t *testing.T) {
+	n := start(t)
+	n.putPolicy(strings.Replace(flowOfP, "tools: [Read]", "tools: [Read, Bash]", 1))
+	n.session("s")
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			id := fmt.Sprint("c", i)
+			_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", id, tooled("Read", fmt.Sprintf(`{"path": "f%d"}`, i))))
+			if err == nil {
+				_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: id, Status: v1.Status_STATUS_SUCCEEDED})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range 20 {
+		require.Contains(t, n.state(), fmt.Sprintf(`"f%d"`, i))
+	}
+	require.NotContains(t, n.state(), "govnode_open")
+}
+
+// Without a state that can be read there is no verdict, and nothing is let in.
+func TestAWorkflowWhoseStateIsDamaged(t *testing.T) {
+	n := flowNode(t)
+	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: `{"active_stage": "none"}`})
+	require.NoError(t, err)
+	_, err = n.calls.BeginCall(n.ctx(), beginRequest("s", "a", tooled("Read", `{"path": "PLAN"}`)))
+	requireRefused(t, err, connect.CodeFailedPrecondition, "POLICY_UNREADABLE", "s:s:workflow:p:state")
+	_, err = n.counters.Delete(n.ctx(), &v1.DeleteRequest{Key: "s:s:workflow:p:state"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`)).Outcome)
+}
