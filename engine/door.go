@@ -75,8 +75,11 @@ const (
 // WorkflowCallOf reads a call as workflows see it.
 func WorkflowCallOf(tool string, args value.Value) *WorkflowCall { return workflow.CallOf(tool, args) }
 
-// WorkflowKey names the state of a workflow among the values of a session.
-func WorkflowKey(name string) string { return workflow.Key(name) }
+// WorkflowKey is the key of the value that is the state of a session in a workflow.
+func WorkflowKey(session, name string) string { return workflow.Key(session, name) }
+
+// WorkflowKept is for how long a state is kept behind its last change.
+const WorkflowKept = workflow.Kept
 
 // Unreviewed is the review of an output that cannot be judged: nothing of it is shown.
 func Unreviewed(why string) Review { return edictum.Unjudged(why) }

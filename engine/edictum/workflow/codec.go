@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"example.com/govnode/engine/value"
 )
@@ -12,8 +13,11 @@ import (
 // A State as one text: the one that the SDKs of Edictum keep, with two fields more,
 // govnode_open and govnode_asked, which they do not mind.
 
-// Key is the name of the State of a workflow among the values of a session.
-func Key(workflow string) string { return "workflow:" + workflow + ":state" }
+// Key is the key of the value that is the State of a session in a workflow.
+func Key(session, workflow string) string { return "s:" + session + ":workflow:" + workflow + ":state" }
+
+// Kept is for how long a State is kept behind its last change.
+const Kept = 30 * 24 * time.Hour
 
 // Encode writes a State as JSON. Equal States are equal texts.
 func (s *State) Encode() string {

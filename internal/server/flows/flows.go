@@ -23,8 +23,6 @@ import (
 )
 
 const (
-	// kept is for how long a state is kept behind its last change.
-	kept = 30 * 24 * time.Hour
 	// room is what a state may hold: behind that nothing more is evidence.
 	room = 60 << 10
 	// mostOpen is from how many calls on those are looked for that are over.
@@ -54,11 +52,7 @@ type Place struct {
 
 func (p *Place) flow() *engine.Workflow { return p.Policy.Workflow() }
 
-// Key is the key of a session's state.
-func (p *Place) key() string { return Key(p.Session, p.flow().Name) }
-
-// Key is the key of the value that is a session's state in a workflow.
-func Key(sess, workflow string) string { return "s:" + sess + ":" + engine.WorkflowKey(workflow) }
+func (p *Place) key() string { return engine.WorkflowKey(p.Session, p.flow().Name) }
 
 // A Verdict is what a workflow says of a call.
 type Verdict struct {
@@ -256,7 +250,7 @@ func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.Workflo
 		conflict := false
 		cmd := &session.Set{
 			NS: p.NS, By: session.Maker{Client: client, Request: k.NewID()}, Key: p.key(),
-			Value: session.Value{Text: after}, TTL: kept, IfVersion: version,
+			Value: session.Value{Text: after}, TTL: engine.WorkflowKept, IfVersion: version,
 		}
 		_, err = k.Store.Change(ctx, cmd, func(res *session.Result) error {
 			conflict = res.Code == session.VersionConflict

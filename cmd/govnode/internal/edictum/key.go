@@ -11,7 +11,7 @@ import (
 
 // Command is `govnode edictum`.
 func Command() *cobra.Command {
-	return terminal.Group("edictum", "For users of Edictum", validateCommand(), checkCommand(), diffCommand(), replayCommand(), testCommand(), keyCommand())
+	return terminal.Group("edictum", "For users of Edictum", validateCommand(), checkCommand(), diffCommand(), replayCommand(), testCommand(), workflowCommand(), keyCommand())
 }
 
 func keyCommand() *cobra.Command {

@@ -10,6 +10,8 @@ import (
 
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/engine/edictum"
+	"example.com/govnode/engine/edictum/workflow"
+	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
 
@@ -24,6 +26,23 @@ func read(file string) (*edictum.Document, error) {
 		return nil, err
 	}
 	return edictum.Parse(file, raw)
+}
+
+// readEither reads a ruleset, or a workflow, of which it tells the stages.
+func readEither(file string) (d *edictum.Document, stages int, err error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, 0, err
+	}
+	if n, problems := source.Parse(file, raw); len(problems) == 0 && n != nil && n.Kind == source.Map && workflow.IsWorkflow(n) {
+		flow, err := workflow.Parse(raw)
+		if err != nil {
+			return nil, 0, err
+		}
+		return nil, len(flow.Stages), nil
+	}
+	d, err = edictum.Parse(file, raw)
+	return d, 0, err
 }
 
 // load reads rulesets and puts them together.

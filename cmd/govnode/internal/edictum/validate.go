@@ -18,6 +18,7 @@ type fileReport struct {
 	Error  string         `json:"error,omitempty"`
 	Total  int            `json:"total"`
 	Counts map[string]int `json:"counts"`
+	Stages int            `json:"stages,omitempty"` // of a workflow, which has no rules
 }
 
 // A composition says how files were put together.
@@ -55,9 +56,9 @@ func (c *composition) say(o *output) error {
 func validateCommand() *cobra.Command {
 	return command(&cobra.Command{
 		Use:   "validate FILE...",
-		Short: "Check rulesets",
-		Long: `Checks rulesets, and says of each what is in it or what is wrong and where. Of two or
-more it says how they are put together.`,
+		Short: "Check rulesets and workflows",
+		Long: `Checks rulesets and workflows, and says of each what is in it or what is wrong and where.
+Of two rulesets or more it says how they are put together.`,
 		Example: "  govnode edictum validate base.yaml team.yaml",
 		Args:    terminal.Arguments(1, math.MaxInt),
 	}, func(o *output, args []string) error {
@@ -65,10 +66,13 @@ more it says how they are put together.`,
 		valid := true
 		for _, file := range args {
 			r := fileReport{File: file, Counts: map[string]int{"pre": 0, "post": 0, "session": 0, "sandbox": 0}}
-			d, err := read(file)
-			if err != nil {
+			d, stages, err := readEither(file)
+			switch r.Stages = stages; {
+			case err != nil:
 				r.Error, valid = err.Error(), false
-			} else {
+			case d == nil:
+				r.Valid = true
+			default:
 				r.Valid, r.Total = true, len(d.Rules)
 				for _, rule := range d.Rules {
 					r.Counts[rule.Type.String()]++
@@ -107,7 +111,9 @@ func sayValidity(o *output, reports []fileReport, valid bool, composed *composit
 		line := fmt.Sprintf("✗ %s — %s", filepath.Base(r.File), r.Error)
 		if r.Valid {
 			c := r.Counts
-			line = fmt.Sprintf("✓ %s — %d rules (%d pre, %d post, %d session, %d sandbox)", filepath.Base(r.File), r.Total, c["pre"], c["post"], c["session"], c["sandbox"])
+			if line = fmt.Sprintf("✓ %s — %d stages", filepath.Base(r.File), r.Stages); r.Stages == 0 {
+				line = fmt.Sprintf("✓ %s — %d rules (%d pre, %d post, %d session, %d sandbox)", filepath.Base(r.File), r.Total, c["pre"], c["post"], c["session"], c["sandbox"])
+			}
 		}
 		if err := o.say("%s", line); err != nil {
 			return err
