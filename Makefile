@@ -112,6 +112,18 @@ conformance: ## the table of the specifications' sections and their tests, by th
 oracle: ## compare the ports of Python's library with python3, 10,000 random cases each
 	GOVNODE_ORACLE=1 $(GO) test ./engine/... -run Oracle -v -count=1
 
+.PHONY: test-edictum-go
+test-edictum-go: build ## the Go SDK of Edictum against three nodes; EDICTUM_GO names a folder with its source
+	tools/test-edictum-go -v
+
+.PHONY: test-edictum-ts
+test-edictum-ts: build ## the TypeScript SDK of Edictum on Node against three nodes; EDICTUM_TS names a folder with its source
+	tools/test-edictum-ts
+
+.PHONY: bench-edictum
+bench-edictum: ## an allowed call in the pipeline of Edictum's Go SDK and in the engine here, side by side; EDICTUM_GO as above
+	tools/test-edictum-go -run '^$$' -bench BeforeACall -benchtime 2s
+
 .PHONY: bench-state
 bench-state: ## a million sessions: memory, snapshot, restore
 	GOVNODE_MILLION=1 GOGC=400 $(GO) test ./bench -run '^$$' -bench Million -benchtime 1x -timeout 20m

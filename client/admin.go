@@ -38,6 +38,14 @@ func (c *Client) GetPolicy(ctx context.Context, name string) (*govnodev1.Policy,
 	return res.GetPolicy(), err
 }
 
+// ListPolicies returns a page of the policies, without their files, as a message of
+// govnode/v1.
+func (c *Client) ListPolicies(ctx context.Context, pageSize int32, pageToken string) (*govnodev1.ListPoliciesResponse, error) {
+	return read(ctx, c, "ListPolicies", func(ctx context.Context, n *node) (*govnodev1.ListPoliciesResponse, error) {
+		return n.policies.ListPolicies(ctx, &govnodev1.ListPoliciesRequest{PageSize: pageSize, PageToken: pageToken})
+	})
+}
+
 // A Pool says how many slots there are of something.
 type Pool struct {
 	Name  string

@@ -29,7 +29,8 @@ type Handler struct {
 	clients map[string]*client.Client // by namespace
 	closed  bool
 
-	followed map[string]cached // rulesets that streams follow
+	followed map[string]cached  // rulesets that streams follow
+	listed   map[string]listing // those of environments
 	ended    chan struct{}
 	end      sync.Once
 }
@@ -42,7 +43,7 @@ const maxBody = 8 << 20
 
 // New makes the Handler in front of an API.
 func New(api http.Handler, keys *Keys, log *slog.Logger) *Handler {
-	h := &Handler{api: api, log: log, clients: map[string]*client.Client{}, followed: map[string]cached{}, ended: make(chan struct{})}
+	h := &Handler{api: api, log: log, clients: map[string]*client.Client{}, followed: map[string]cached{}, listed: map[string]listing{}, ended: make(chan struct{})}
 	h.keys.Store(keys)
 	return h
 }

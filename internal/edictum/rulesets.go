@@ -23,8 +23,11 @@ const (
 	assignmentPrefix = "edictum/assignment/"
 )
 
-// policyName is the name of the policy that a ruleset is.
-func policyName(env, name string) string { return "edictum." + env + "." + name }
+// policyName is the name of the policy that a ruleset is. Neither of the two has a slash
+// in it.
+func policyName(env, name string) string { return policyPrefix(env) + name }
+
+func policyPrefix(env string) string { return "edictum/" + env + "/" }
 
 // A ruleset is one as the SDKs read it.
 type ruleset struct {

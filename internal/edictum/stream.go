@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+
+	v1 "example.com/govnode/proto/govnode/v1"
 )
 
 // The stream of changes: each node looks at what is current and tells its followers.
@@ -21,6 +24,12 @@ const (
 type cached struct {
 	at      time.Time
 	current *ruleset // nil where there is none
+}
+
+// A listing is all rulesets of an environment.
+type listing struct {
+	at  time.Time
+	all map[string]*v1.Policy
 }
 
 // stream follows a ruleset, or the assignment of an agent that asks for none. It ends
@@ -83,6 +92,7 @@ type follower struct {
 	env, name string // of the ruleset; no name where the agent is assigned one
 	has       string // hash of what the SDK has
 	assigned  string
+	seen      map[string]string // digests of the rulesets of the environment, where it names none
 }
 
 func (f *follower) say(text string) error {
@@ -104,9 +114,12 @@ func (f *follower) event(name string, data any) error {
 // again.
 func (f *follower) look() (told bool, err error) {
 	if f.name == "" {
+		if told, err = f.lookAtAll(); err != nil {
+			return told, err
+		}
 		v, err := f.q.api.Get(f.q.Context(), assignmentPrefix+f.q.agent)
 		if err != nil || !v.Found || v.Text == f.assigned {
-			return false, nil
+			return told, nil
 		}
 		f.assigned = v.Text
 		return true, f.event("contract_update", map[string]any{"_assignment_changed": true, "bundle_name": v.Text})
@@ -120,6 +133,64 @@ func (f *follower) look() (told bool, err error) {
 		return false, err
 	}
 	return true, f.event("ruleset_updated", map[string]any{"name": current.Name, "version": current.Version})
+}
+
+// lookAtAll tells which rulesets of the environment have changed, to SDKs that name none
+// and know themselves which is theirs. The first look tells of all: one may have changed
+// between its fetch and this stream.
+func (f *follower) lookAtAll() (told bool, err error) {
+	seen := map[string]string{}
+	for name, p := range f.h.allOf(f.q, f.env) {
+		seen[name] = p.GetDigest()
+		if f.seen[name] == p.GetDigest() {
+			continue
+		}
+		told = true
+		if err := f.event("ruleset_updated", map[string]any{"name": name, "version": p.GetVersion()}); err != nil {
+			return told, err
+		}
+	}
+	if len(seen) > 0 {
+		f.seen = seen
+	}
+	return told, nil
+}
+
+// mostListed bounds the rulesets of a namespace of which streams tell that name none.
+const mostListed = 10_000
+
+// allOf are the rulesets of an environment, as of less than half a second ago; none where
+// that cannot be told.
+func (h *Handler) allOf(q *request, env string) map[string]*v1.Policy {
+	key := q.key.Namespace + "/" + env
+	h.mu.Lock()
+	c, ok := h.listed[key]
+	h.mu.Unlock()
+	if ok && time.Since(c.at) < cacheFor {
+		return c.all
+	}
+	all, token := map[string]*v1.Policy{}, ""
+	for len(all) < mostListed {
+		page, err := q.api.ListPolicies(q.Context(), 1000, token)
+		if err != nil {
+			return nil
+		}
+		for _, p := range page.GetPolicies() {
+			if name, ours := strings.CutPrefix(p.GetName(), policyPrefix(env)); ours {
+				all[name] = p
+			}
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.listed) >= mostCached {
+		clear(h.listed)
+	}
+	h.listed[key] = listing{time.Now(), all}
+	return all
 }
 
 // currentOf is what is current, as of less than half a second ago; nil where there is

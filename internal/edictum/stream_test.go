@@ -86,6 +86,39 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// The SDK for TypeScript names no ruleset: it is told of all of its environment, and
+// finds its own among them. Two of which names and environments run together are two.
+func TestStreamOfAnEnvironment(t *testing.T) {
+	n := node(t, scriptKeys(t))
+	put := func(path, message string) {
+		body, err := json.Marshal(map[string]string{"yaml": shells(message)})
+		require.NoError(t, err)
+		status, answer := ask(t, n, "operator", http.MethodPut, "/v1/rulesets/"+path, string(body))
+		require.Equal(t, http.StatusOK, status, answer)
+	}
+	put("b.c?env=a", "one")
+	put("c?env=a.b", "two")
+	next := follow(t, n, "env=a")
+	told := func() (string, any) {
+		name, data, err := next()
+		require.NoError(t, err)
+		require.Equal(t, "ruleset_updated", name)
+		return data["name"].(string), data["version"]
+	}
+	name, version := told()
+	require.Equal(t, []any{"b.c", 1.0}, []any{name, version})
+	put("c?env=a.b", "three")
+	put("d?env=a", "four")
+	name, version = told()
+	require.Equal(t, []any{"d", 1.0}, []any{name, version})
+	put("b.c?env=a", "five")
+	name, version = told()
+	require.Equal(t, []any{"b.c", 2.0}, []any{name, version})
+	status, answer := ask(t, n, "agent", http.MethodGet, "/v1/rulesets/b.c/current?env=a", "")
+	require.Equal(t, 200, status)
+	require.Contains(t, answer, "five")
+}
+
 // A stream never ends well: SDKs would open it again at once, in a loop.
 func TestStreamBreaks(t *testing.T) {
 	store := storage.NewMemory(nil)

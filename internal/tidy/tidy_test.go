@@ -84,6 +84,7 @@ var mayImport = map[string][]string{
 	"internal/seeded":                      {},
 	"internal/tidy":                        {},
 	"internal/window":                      {},
+	"test/edictum/go":                      {"engine/edictum", "engine/value"}, // a module of its own
 	"cmd/govnode":                          {"*"},
 	"cmd/govnode/internal/terminal":        {"internal/nearest"},
 	"cmd/govnode/internal/address":         {},
