@@ -113,10 +113,13 @@ func Extend(d *Document, lookup func(name string) *Document) (*Document, error) 
 }
 
 // inherit takes from a parent what a child does not say. What the child says wins
-// whole.
+// whole. What is doubtful about the parent is so about the child.
 func inherit(child *Document, parent *Document) {
-	child.given = maps.Clone(child.given)
 	if parent.given["tools"] && !child.given["tools"] {
 		child.Tools = parent.Tools
 	}
+	if parent.given["observe_alongside"] && !child.given["observe_alongside"] {
+		child.Alongside = parent.Alongside
+	}
+	child.Warnings = append(slices.Clone(parent.Warnings), child.Warnings...)
 }

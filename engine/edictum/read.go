@@ -108,6 +108,37 @@ func (r *reader) text(n *source.Node, field string, most int, form *regexp.Regex
 	return n.Text, nil
 }
 
+// certain refuses what means different things to different versions of YAML, names
+// among it, wherever it stands in a value that is taken as it is.
+func (r *reader) certain(n *source.Node, field string) error {
+	if n.Ambiguous() {
+		return r.wrong(n, field, "%s means different things to YAML 1.1 and 1.2; put it in quotes", n.Text)
+	}
+	if err := r.certainNames(n, field); err != nil {
+		return err
+	}
+	for i := range n.Items {
+		name := field
+		if i < len(n.Keys) {
+			name = source.Join(field, n.Keys[i].Text)
+		}
+		if err := r.certain(&n.Items[i], name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// certainNames is certain for the names of a mapping alone.
+func (r *reader) certainNames(n *source.Node, field string) error {
+	for i := range n.Keys {
+		if k := &n.Keys[i]; k.Ambiguous() {
+			return r.wrong(n, source.Join(field, k.Text), "the name %s means different things to YAML 1.1 and 1.2; put it in quotes", k.Text)
+		}
+	}
+	return nil
+}
+
 // A choice is a word, and what it stands for.
 type choice[T any] struct {
 	word  string
@@ -269,6 +300,9 @@ func (r *reader) tools(n *source.Node) error {
 	}
 	if tools.Kind != source.Map {
 		return r.wrong(tools, "tools", "must be a mapping of names, got %s", tools.Repr())
+	}
+	if err := r.certainNames(tools, "tools"); err != nil {
+		return err
 	}
 	for i := range tools.Keys {
 		field, t := source.Join("tools", tools.Keys[i].Text), &tools.Items[i]

@@ -235,6 +235,9 @@ func (r *reader) then(n *source.Node, field string, rule *Rule) error {
 		if m.Kind != source.Map {
 			return r.wrong(m, source.Join(field, "metadata"), "must be a mapping, got %s", m.Repr())
 		}
+		if err := r.certain(m, source.Join(field, "metadata")); err != nil {
+			return err
+		}
 		if rule.Metadata, err = m.Value(); err != nil {
 			return r.wrong(m, source.Join(field, "metadata"), "%v", err)
 		}
@@ -306,6 +309,9 @@ func (r *reader) perTool(n *source.Node, field string, rule *Rule) (err error) {
 		return r.wrong(n, field, "must be a mapping of one or more names, got %s", n.Repr())
 	}
 	rule.Limits.PerTool = map[string]int64{}
+	if err := r.certainNames(n, field); err != nil {
+		return err
+	}
 	for i := range n.Keys {
 		if rule.Limits.PerTool[n.Keys[i].Text], err = r.count(&n.Items[i], source.Join(field, n.Keys[i].Text)); err != nil {
 			return err

@@ -24,6 +24,13 @@ type Node struct {
 type key struct {
 	Text string
 	Line int
+
+	plain bool // without quotes
+}
+
+// Ambiguous reports whether YAML 1.1 takes the name for something else.
+func (k *key) Ambiguous() bool {
+	return k.plain && (oldBool.MatchString(k.Text) || oldNumber.MatchString(k.Text) || oldDate.MatchString(k.Text))
 }
 
 // A Kind is what a node is.

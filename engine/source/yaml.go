@@ -183,7 +183,7 @@ func convertMapping(y *yaml.Node, n *Node, field string, depth int, ps *Problems
 			continue
 		}
 		seen[k.Value] = true
-		n.Keys = append(n.Keys, key{Text: k.Value, Line: k.Line})
+		n.Keys = append(n.Keys, key{Text: k.Value, Line: k.Line, plain: k.Style == 0})
 		n.Items = append(n.Items, convertYAML(v, name, depth+1, ps))
 	}
 }
