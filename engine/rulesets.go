@@ -333,8 +333,14 @@ func rulesetCall(e matching.Evaluation) edictum.Call {
 	}
 	c.Metadata, _ = ctx.Get("metadata")
 	c.Principal, _ = ctx.Get("principal")
-	if env, ok := ctx.Get("env"); ok && env.Kind() == value.Map {
+	env, _ := ctx.Get("env")
+	if pinned := e.In.Env; pinned != nil || env.Kind() == value.Map {
 		c.Env = func(name string) (value.Value, bool) {
+			if pinned != nil {
+				if text, ok := pinned(name); ok {
+					return edictum.Coerce(text), true
+				}
+			}
 			v, ok := env.Get(name)
 			if text, isText := v.AsString(); ok && isText {
 				return edictum.Coerce(text), true

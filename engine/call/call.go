@@ -20,6 +20,10 @@ type Input struct {
 	Order     Order
 	Now       time.Time // for the audit record; zero means the present
 
+	// Env returns a variable that was pinned for the session; it wins over env of the
+	// context. Nil means none.
+	Env func(name string) (text string, ok bool)
+
 	// ContentHash returns the hash that is registered for a tool outside the
 	// tree; nil means none. The tree's own hashes come first.
 	ContentHash func(tool string) (hash string, ok bool)

@@ -155,7 +155,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	}
 	b.cmd.Digest = b.session.Pin.Digest
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
-	b.input.AgentID = b.session.Agent.Value()
+	b.input.AgentID, b.input.Env = b.session.Agent.Value(), envOf(b.session)
 	if b.cmd.Rates, err = b.allRates(f); err != nil {
 		return err
 	}

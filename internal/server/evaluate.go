@@ -116,7 +116,7 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	if x.Phase != session.PhaseOpen {
 		return nil, fault.OfResult(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
 	}
-	in.SessionID, in.AgentID, in.Facts = req.SessionId, x.Agent.Value(), factsOf(x, found.Now)
+	in.SessionID, in.AgentID, in.Facts, in.Env = req.SessionId, x.Agent.Value(), factsOf(x, found.Now), envOf(x)
 	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
 	if err != nil {
 		return nil, fault.OfRead(err)

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"slices"
+	"strings"
+
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/words"
@@ -65,8 +68,24 @@ func (e *end) look(x *session.Session) {
 	case e.req.Begin == nil:
 		e.review = new(engine.Unreviewed(noBegin))
 	default:
-		e.input.AgentID = x.Agent.Value()
+		e.input.AgentID, e.input.Env = x.Agent.Value(), envOf(x)
 		e.review = new(policy.Review(e.input, engine.Output{Value: valueOf(e.req.Output)}))
+	}
+}
+
+// envOf are the variables that the creator of a session has pinned for it, as attributes
+// named env.NAME; nil without any.
+func envOf(x *session.Session) func(name string) (string, bool) {
+	if x.More == nil || !slices.ContainsFunc(x.More.Attributes, func(a session.Attr) bool { return strings.HasPrefix(a.Name, "env.") }) {
+		return nil
+	}
+	attributes := x.More.Attributes
+	return func(name string) (string, bool) {
+		i := slices.IndexFunc(attributes, func(a session.Attr) bool { return a.Name == "env."+name })
+		if i < 0 {
+			return "", false
+		}
+		return attributes[i].Value, true
 	}
 }
 

@@ -206,6 +206,31 @@ func TestWhatRulesSay(t *testing.T) {
 	require.Equal(t, []string{"few", "yaml_session", "that is enough"}, []string{judged.Decision.MatchedRule, judged.Decision.Source, judged.Decision.Reason})
 }
 
+// What whoever created a session pinned for it holds over what its calls say.
+func TestEnvIsPinnedBySessions(t *testing.T) {
+	n := start(t)
+	n.putPolicy("apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: p}\ndefaults: {mode: enforce}\nrules:\n" +
+		"  - {id: dry, type: pre, tool: '*', when: {env.DRY: {equals: true}}, then: {action: block, message: 'a dry run'}}\n" +
+		"  - {id: far, type: post, tool: '*', when: {env.REGION: {equals: far}}, then: {action: block, message: 'far'}}")
+	_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{
+		SessionId: "s", AgentId: "a", Policy: byName("p"), Attributes: map[string]string{"env.DRY": "true", "env.REGION": "far"},
+	})
+	require.NoError(t, err)
+	n.session("free")
+	says := func(text string) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.ContextJson = text }
+	}
+	require.Equal(t, "dry", n.begin("s", "a", says(`{"env": {"DRY": "false"}}`)).Decision.MatchedRule)
+	require.Equal(t, "dry", n.begin("free", "a", says(`{"env": {"DRY": "true"}}`)).Decision.MatchedRule)
+	judged, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t", Output: structpb.NewStringValue("x")})
+	require.NoError(t, err)
+	require.Equal(t, "dry", judged.Decision.MatchedRule)
+	require.True(t, judged.Review.Suppressed)
+	begin := beginRequest("free", "b", says(`{"env": {"REGION": "far"}}`))
+	n.begin("free", "b", says(`{"env": {"REGION": "far"}}`))
+	require.True(t, n.endOf(begin, "x").Review.Suppressed)
+}
+
 // Metadata may be more than texts.
 func TestMetadataAsJSON(t *testing.T) {
 	n := rulesetNode(t)

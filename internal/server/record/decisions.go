@@ -48,7 +48,7 @@ func New(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decisio
 		facts.ToolCalls = nil
 		r.facts = &facts
 	}
-	r.input.Facts, r.input.ContentHash = nil, nil
+	r.input.Facts, r.input.ContentHash, r.input.Env = nil, nil, nil
 	return r
 }
 
