@@ -55,7 +55,9 @@ class ScriptedLLM(BaseLLM):
         if self.native:
             return [str(m["content"]) for m in self.seen if m["role"] == "tool"]
         texts = [str(m["content"]) for m in self.seen if "Observation:" in str(m["content"])]
-        return [part for text in texts for part in text.split("Observation:")[1:]][-self.turn + 1 :]
+        parts = [part for text in texts for part in text.split("Observation:")[1:]]
+        # The prompt has the word too, where it tells the format.
+        return [part for part in parts if not part.startswith(" the result of the action")][-self.turn + 1 :]
 
 
 class CrewAI(Driver):
