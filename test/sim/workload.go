@@ -89,6 +89,9 @@ func (w *worker) prepare(ctx context.Context) error {
 	if _, err := w.client.PutPolicy(ctx, askingPolicy, askingText); err != nil {
 		return err
 	}
+	if _, err := w.client.PutPolicyTree(ctx, stepsTree()); err != nil {
+		return err
+	}
 	_, err := w.client.PutPolicy(ctx, policyName, policyText)
 	return err
 }
@@ -109,7 +112,7 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(36) {
+	switch w.rng.IntN(37) {
 	case 0:
 		w.pinned(ctx)
 	case 1, 2, 3:
@@ -150,6 +153,8 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.bill(ctx)
 	case 35:
 		w.asked(ctx)
+	case 36:
+		w.steps(ctx)
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil
