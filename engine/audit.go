@@ -45,12 +45,14 @@ type AuditRecord struct {
 	Error             bool
 	ErrorDetail       string // with the rule that could not be judged
 
-	// Of an Edictum ruleset: what became of its rules, redacted, what the call may
-	// change, the stage that decided, and the SHA-256 of the files.
-	Records       []RuleRecord
-	SideEffect    string
-	Source        string
-	PolicyVersion string
+	// Of an Edictum ruleset: what became of its rules, redacted, and how many were looked
+	// at (of more than a hundred only those that did not pass are told), what the call
+	// may change, the stage that decided, and the SHA-256 of the files.
+	Records        []RuleRecord
+	RulesEvaluated int
+	SideEffect     string
+	Source         string
+	PolicyVersion  string
 }
 
 // Audit makes the record of a decision. Every decision has one, also those of
@@ -78,7 +80,8 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		Error:             d.Error != "",
 		GuardrailMetadata: d.GuardrailMetadata,
 		ErrorDetail:       d.Error,
-		Records:           RedactRecords(d.Records),
+		Records:           RedactRecords(p.records(e, &d)),
+		RulesEvaluated:    d.RulesEvaluated,
 		SideEffect:        d.SideEffect,
 		Source:            d.Source,
 	}
@@ -205,6 +208,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 		dst = appendMember(dst, `,"policy_version":`, r.PolicyVersion)
 		dst = appendMember(dst, `,"side_effect":`, r.SideEffect)
 		dst = AppendRecords(append(dst, `,"rules":`...), r.Records)
+		dst = strconv.AppendInt(append(dst, `,"rules_evaluated":`...), int64(r.RulesEvaluated), 10)
 	}
 	if r.Source != "" {
 		dst = appendMember(dst, `,"decision_source":`, r.Source)

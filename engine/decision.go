@@ -30,11 +30,12 @@ type Decision struct {
 	Error         string   // why the call could not be judged
 
 	// Records are what became of the rules of an Edictum ruleset that did not pass, or
-	// with Input.Explain of all; SideEffect is what it says that the call may change,
-	// and Source which of its stages decided.
-	Records    []edictum.Record
-	SideEffect string
-	Source     string
+	// with Input.Explain of all; RulesEvaluated is how many were looked at, SideEffect
+	// what it says that the call may change, and Source which of its stages decided.
+	Records        []edictum.Record
+	RulesEvaluated int
+	SideEffect     string
+	Source         string
 
 	// Ask is how people are to be asked about the call; nil where they are not.
 	// It is shared and must not be written to.

@@ -214,7 +214,7 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 		return
 	}
 	v := p.ruleset.Before(&c)
-	d.Records, d.SideEffect = append(v.Records, v.Candidates...), v.SideEffect.String()
+	d.Records, d.RulesEvaluated, d.SideEffect = append(v.Records, v.Candidates...), v.Evaluated, v.SideEffect.String()
 	if f := e.In.Facts; f != nil && v.Action != edictum.Block {
 		would := p.ruleset.Would(e.Tool, f.Attempts, f.CallCount, f.Read(call.ToolCalls, e.Tool))
 		d.Records = append(d.Records, would...)
@@ -230,7 +230,7 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 	*d = Decision{
 		Action: string(document.Deny), Policy: p.rulesetDoc.Name, MatchedRule: v.Rule, Reason: v.Reason,
 		PublicMessage: publicNotPermitted, Category: CategoryRule, PolicyChain: d.PolicyChain,
-		Records: d.Records, SideEffect: d.SideEffect, Source: v.Source,
+		Records: d.Records, RulesEvaluated: d.RulesEvaluated, SideEffect: d.SideEffect, Source: v.Source,
 	}
 	if v.PolicyError {
 		d.Category, d.PublicMessage = CategoryPolicyError, publicMessages[CategoryPolicyError]
@@ -311,6 +311,27 @@ func (p *Policy) ToolReached(tool string, enforced int64) (RulesetLimit, bool) {
 		return RulesetLimit{}, false
 	}
 	return RulesetLimit{Rule: "max_calls_per_tool:" + tool, Source: "operation_limit", Reason: edictum.ToolText(tool, enforced, enforced)}, true
+}
+
+// mostTold bounds the records of rules that passed in what is kept of a decision.
+const mostTold = 100
+
+// records are what became of all rules that were looked at for a decision, where they are
+// not too many; else of those that did not pass.
+func (p *Policy) records(e matching.Evaluation, d *Decision) []edictum.Record {
+	if p.ruleset == nil || len(d.Records) >= d.RulesEvaluated || d.RulesEvaluated > mostTold {
+		return d.Records
+	}
+	c := rulesetCall(e)
+	c.Explain = true
+	v := p.ruleset.Before(&c)
+	all := append(v.Records, v.Candidates...)
+	for _, r := range d.Records { // of limits, which are not looked at there
+		if r.Type == edictum.SessionRecord {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 func explained(r edictum.Record) string {

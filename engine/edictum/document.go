@@ -59,8 +59,11 @@ func (t Type) String() string { return [...]string{"pre", "post", "session", "sa
 
 // record is the type as records have it.
 func (t Type) record() string {
-	return [...]string{"precondition", "postcondition", "session_contract", "sandbox"}[t]
+	return [...]string{"precondition", "postcondition", SessionRecord, "sandbox"}[t]
 }
+
+// SessionRecord is the type of records of limits.
+const SessionRecord = "session_contract"
 
 // An Action is what a rule does where it applies.
 type Action uint8

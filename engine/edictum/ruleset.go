@@ -166,6 +166,7 @@ type Verdict struct {
 	AllowOnTimeout bool
 	Records        []Record // of rules that did not pass, or, with Explain, of all
 	Candidates     []Record // of rules that stand beside others, where the call is allowed
+	Evaluated      int      // how many rules were looked at
 }
 
 // Before judges a call: pre rules and sandboxes in the order of the document. The
@@ -177,6 +178,7 @@ func (rs *Ruleset) Before(c *Call) Verdict {
 	for _, stage := range [...][]*rule{a.pre, a.boxes} {
 		for _, r := range stage {
 			result := r.before(s)
+			v.Evaluated++
 			if result == no && !c.Explain {
 				continue
 			}
@@ -198,6 +200,7 @@ func (rs *Ruleset) Before(c *Call) Verdict {
 		return v
 	}
 	for _, r := range a.candidates {
+		v.Evaluated++
 		if result := r.before(s); result != no || c.Explain {
 			v.Candidates = append(v.Candidates, r.record(result, s))
 		}

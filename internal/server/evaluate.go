@@ -162,7 +162,7 @@ func limitSession(d *engine.Decision, policy *engine.Policy, x *session.Session,
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: d.Policy, PolicyChain: d.PolicyChain, EvaluationTime: d.EvaluationTime,
 		Category: r.Category, PublicMessage: r.Public, Reason: r.Reason, Trace: append(d.Trace, engine.Redact(r.Reason)),
-		MatchedRule: own.Rule, Source: own.Source, Records: d.Records, SideEffect: d.SideEffect,
+		MatchedRule: own.Rule, Source: own.Source, Records: d.Records, RulesEvaluated: d.RulesEvaluated, SideEffect: d.SideEffect,
 	}
 }
 

@@ -177,7 +177,18 @@ func TestWhatRulesSay(t *testing.T) {
 	require.Equal(t, "tried", last["rules"].([]any)[0].(map[string]any)["rule"], "what a rule would have refused is kept")
 	require.Len(t, last["policy_version"], 64)
 	record := n.explain(seen.DecisionId)
-	require.Equal(t, "far", record.Decision.Rules[0].Message)
+	var passed, not []string
+	for _, r := range record.Decision.Rules {
+		if r.Passed {
+			passed = append(passed, r.Rule)
+		} else {
+			not = append(not, r.Rule+": "+r.Message)
+		}
+	}
+	require.Equal(t, []string{"paid"}, passed, "what is kept has the rules that passed, too")
+	require.Equal(t, []string{"tried: far"}, not)
+	require.EqualValues(t, 2, record.Decision.RulesEvaluated)
+	require.EqualValues(t, 2, seen.Decision.RulesEvaluated)
 
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", tooled("once", `{}`)).Outcome)
 	once := n.begin("s", "d", tooled("once", `{}`))

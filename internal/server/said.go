@@ -21,7 +21,8 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 	if same {
 		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
 		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
-		d.Rules, d.SideEffect, d.Source = words.RuleRecords(b.decision.Records), b.decision.SideEffect, b.decision.Source
+		d.Rules, d.RulesEvaluated = words.RuleRecords(b.decision.Records), int32(b.decision.RulesEvaluated)
+		d.SideEffect, d.Source = b.decision.SideEffect, b.decision.Source
 	}
 	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
 	if same && isFree(res.Rule) { // the text of a backend or a guardrail, redacted by the engine

@@ -45,7 +45,7 @@ func byWorkflow(d *engine.Decision, p *engine.Policy, v engine.WorkflowVerdict) 
 	*d = engine.Decision{
 		Action: string(engine.Deny), Policy: "workflow:" + p.Workflow().Name, MatchedRule: v.Stage, Reason: v.Reason,
 		Category: engine.CategoryRule, PublicMessage: publicNotPermitted, Source: "workflow", PolicyChain: d.PolicyChain,
-		Records: d.Records, SideEffect: d.SideEffect, EvaluationTime: d.EvaluationTime, Trace: d.Trace,
+		Records: d.Records, RulesEvaluated: d.RulesEvaluated, SideEffect: d.SideEffect, EvaluationTime: d.EvaluationTime, Trace: d.Trace,
 	}
 	if v.Action == engine.RuleAsks {
 		ask := p.StageApproval()

@@ -179,7 +179,7 @@ func DecisionOf(d engine.Decision, digest session.Digest) *v1.Decision {
 		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
 		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
 		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
-		Rules: words.RuleRecords(d.Records), SideEffect: d.SideEffect, Source: d.Source,
+		Rules: words.RuleRecords(d.Records), RulesEvaluated: int32(d.RulesEvaluated), SideEffect: d.SideEffect, Source: d.Source,
 	}
 }
 

@@ -1156,15 +1156,16 @@ type Decision struct {
 	Error          string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
 	// What may be shown to whoever asked; reason has the detail.
 	PublicMessage string `protobuf:"bytes,12,opt,name=public_message,json=publicMessage,proto3" json:"public_message,omitempty"`
-	// Of an Edictum ruleset: what became of the rules that did not pass, and with
-	// Evaluate of all that were looked at.
+	// Of an Edictum ruleset: what became of the rules that did not pass. Evaluate and
+	// Explain tell of those that passed, too.
 	Rules      []*RuleRecord `protobuf:"bytes,13,rep,name=rules,proto3" json:"rules,omitempty"`
 	SideEffect string        `protobuf:"bytes,14,opt,name=side_effect,json=sideEffect,proto3" json:"side_effect,omitempty"` // of the call, by a ruleset: pure, read, write or irreversible
 	// Where a ruleset decided: yaml_precondition, yaml_sandbox, yaml_session,
 	// attempt_limit, operation_limit, workflow or builtin.
-	Source        string `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Source         string `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"`
+	RulesEvaluated int32  `protobuf:"varint,16,opt,name=rules_evaluated,json=rulesEvaluated,proto3" json:"rules_evaluated,omitempty"` // how many rules of a ruleset were looked at
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -1300,6 +1301,13 @@ func (x *Decision) GetSource() string {
 		return x.Source
 	}
 	return ""
+}
+
+func (x *Decision) GetRulesEvaluated() int32 {
+	if x != nil {
+		return x.RulesEvaluated
+	}
+	return 0
 }
 
 // RuleRecord is what became of one rule of an Edictum ruleset.
@@ -2157,7 +2165,7 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x06output\x18\f \x01(\v2\x16.google.protobuf.ValueR\x06output\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf5\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9e\x04\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
@@ -2175,7 +2183,8 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x05rules\x18\r \x03(\v2\x16.govnode.v1.RuleRecordR\x05rules\x12\x1f\n" +
 	"\vside_effect\x18\x0e \x01(\tR\n" +
 	"sideEffect\x12\x16\n" +
-	"\x06source\x18\x0f \x01(\tR\x06source\"\x8c\x02\n" +
+	"\x06source\x18\x0f \x01(\tR\x06source\x12'\n" +
+	"\x0frules_evaluated\x18\x10 \x01(\x05R\x0erulesEvaluated\"\x8c\x02\n" +
 	"\n" +
 	"RuleRecord\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +

@@ -124,6 +124,20 @@ class Signal(Message):
     swept: bool = False
 
 
+class RuleRecord(Message):
+    """What became of one rule of an Edictum ruleset."""
+
+    rule: str = ""
+    type: str = ""
+    passed: bool = False
+    message: str = ""
+    observed: bool = False
+    candidate: bool = False
+    policy_error: bool = False
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
+
+
 class Decision(Message):
     """What a policy decided, and by which rule."""
 
@@ -139,6 +153,10 @@ class Decision(Message):
     evaluation_time: float = 0.0
     error: str = ""
     public_message: str = ""
+    rules: tuple[RuleRecord, ...] = ()
+    side_effect: str = ""
+    source: str = ""
+    rules_evaluated: int = 0
 
 
 class Grant(Message):
@@ -191,20 +209,6 @@ class Drift(Message):
     threshold: float = 0.0
     baseline_hash: str = ""
     current_hash: str = ""
-
-
-class RuleRecord(Message):
-    """What became of one rule of an Edictum ruleset."""
-
-    rule: str = ""
-    type: str = ""
-    passed: bool = False
-    message: str = ""
-    observed: bool = False
-    candidate: bool = False
-    policy_error: bool = False
-    tags: tuple[str, ...] = ()
-    metadata: dict[str, Any] | None = None
 
 
 class ReviewFinding(Message):
