@@ -307,7 +307,7 @@ func (p *Policy) CallsReached(enforced int64) (RulesetLimit, bool) {
 
 // ToolReached is AttemptsReached for the limit of one tool.
 func (p *Policy) ToolReached(tool string, enforced int64) (RulesetLimit, bool) {
-	if p.ruleset == nil || p.ruleset.Limits().PerTool[tool].N != enforced {
+	if p.ruleset == nil || enforced == 0 || p.ruleset.Limits().PerTool[tool].N != enforced {
 		return RulesetLimit{}, false
 	}
 	return RulesetLimit{Rule: "max_calls_per_tool:" + tool, Source: "operation_limit", Reason: edictum.ToolText(tool, enforced, enforced)}, true

@@ -228,6 +228,87 @@ func TestChecksThatFail(t *testing.T) {
 	}
 }
 
+// Where a stage ends all, where its tools are patterns, where it is no more than a
+// boundary, and where it has no tools at all.
+func TestWhenAStageIsLeft(t *testing.T) {
+	ran := func(commands ...string) func(*State) {
+		return func(s *State) { s.Calls = map[string][]string{"a": commands} }
+	}
+	for _, c := range []struct {
+		name   string
+		stages string
+		before func(*State)
+		call   Call
+		action edictum.Action
+		reason string
+		at     string
+	}{
+		{"a terminal stage without an exit takes nothing", "  - {id: a, tools: [Edit], terminal: true}\n", nil, Call{Tool: "Edit"}, edictum.Block, textComplete, "a"},
+		{"nor does one without tools", "  - {id: a, terminal: true, exit: [{condition: 'file_read(\"f\")', message: f}]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
+		{"a terminal stage takes its tools until its exit is met", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n", nil, Call{Tool: "Bash", Command: "x"}, edictum.Allow, "", "a"},
+		{"and then nothing", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n", ran("x"), Call{Tool: "Bash", Command: "x"}, edictum.Block, textComplete, "a"},
+		{"nothing follows a terminal stage", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
+		{"a call that goes on into a terminal stage is judged there", "  - {id: a, tools: [Edit]}\n  - {id: b, terminal: true}\n", nil, Call{Tool: "Read"}, edictum.Block, textComplete, "b"},
+		{"a stage whose tools are patterns is not left for a tool", "  - {id: a, tools: ['m_*']}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
+		{"one whose tools are names is", "  - {id: a, tools: [m_x]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Allow, "", "b"},
+		{"but not for one that the next refuses", "  - {id: a, tools: [m_x]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Read"}, edictum.Block, textTool, "a"},
+		{"it is left for what people have to approve", "  - {id: a, tools: [m_x]}\n  - {id: b, approval: {message: ok}}\n", nil, Call{Tool: "Edit"}, edictum.Ask, "ok", "b"},
+		{"a boundary at the end is over once it is met", "  - {id: a, approval: {message: ok}}\n", func(s *State) { s.Approve("a") }, Call{Tool: "Edit"}, edictum.Allow, "", ""},
+		{"a stage without tools takes all", "  - {id: a}\n", nil, Call{Tool: "Edit"}, edictum.Allow, "", "a"},
+		{"another tool at the end is blocked whatever the exit is", "  - {id: a, tools: [Bash], exit: [{condition: 'command_matches(\"^x\")'}]}\n", ran("x"), Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
+	} {
+		d := parsed(t, c.stages)
+		s := d.New("s")
+		if c.before != nil {
+			c.before(s)
+		}
+		v, err := d.Judge(s, &c.call)
+		require.NoError(t, err)
+		require.Equal(t, []any{c.action, c.reason, c.at}, []any{v.Action, v.Reason, s.Active}, c.name)
+	}
+}
+
+// Each word of a state comes back, and a stage that is completed twice is completed once.
+func TestStateComesBack(t *testing.T) {
+	d := parsed(t, gated)
+	s := d.New("s")
+	s.Completed, s.Reads, s.Approvals = []string{"plan"}, []string{"PLAN"}, map[string]string{"test": "denied"}
+	s.Calls, s.Results = map[string][]string{"build": {"make"}}, map[string][]value.Value{"ci": {result(`{"a": [1, null]}`)}}
+	s.Note(Verdict{Action: edictum.Ask, Stage: "test", Reason: "may it?"}, &Call{Tool: "Bash", Command: "x"}, "t1")
+	s.LastBad, s.LastGood = &Note{"a", "b", "c", "d"}, &Note{Tool: "e", Summary: "f", Time: "g"}
+	s.Open, s.Asked = map[string]Running{"c": {"build", "Bash", "x", "f"}}, map[string]string{"test": "id"}
+	s.Blocked = new("because")
+	again, err := d.Decode("s", s.Encode())
+	require.NoError(t, err)
+	require.Equal(t, s, again)
+	require.Equal(t, s, s.Clone())
+
+	s.Approve("test")
+	require.Equal(t, []any{map[string]string{"test": approved}, map[string]string{}, Pending{}, (*string)(nil)}, []any{s.Approvals, s.Asked, s.Pending, s.Blocked})
+	d.leave(0, s)
+	require.Equal(t, []string{"plan"}, s.Completed)
+	require.Equal(t, "build", s.Active)
+
+	// A stage that is asked about blocks nothing, and forgets what was blocked.
+	s.LastBad = &Note{Tool: "a"}
+	s.Note(Verdict{Action: edictum.Ask, Stage: "test", Reason: "may it?"}, &Call{Tool: "Bash"}, "t2")
+	require.Nil(t, s.LastBad)
+	// Whose stage takes every tool keeps the results of tools when it is taken back.
+	free := parsed(t, "  - {id: z, tools: [x]}\n  - {id: a}\n")
+	f := free.New("s")
+	f.Results = map[string][]value.Value{"ci": {result(`{}`)}, "x": {result(`{}`)}}
+	require.NoError(t, free.Reset(f, "a"))
+	require.Len(t, f.Results, 2)
+	// A terminal stage at the end is not completed by what was done in it, nor is what was
+	// read a result.
+	last := parsed(t, "  - {id: a, tools: [Bash, Read], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n")
+	l := last.New("s")
+	last.Executed(l, "a", &Call{Tool: "Bash", Command: "x"}, value.Value{}, "t")
+	last.Executed(l, "a", &Call{Tool: "Read", File: "f"}, result(`{"a": 1}`), "t")
+	require.Equal(t, "a", l.Active)
+	require.Empty(t, l.Results)
+}
+
 // What is no fit evidence is left out, and lists have a bound.
 func TestEvidenceIsBounded(t *testing.T) {
 	d := parsed(t, "  - {id: a}\n  - {id: b}\n")
