@@ -247,7 +247,7 @@ func TestWhenAStageIsLeft(t *testing.T) {
 		{"nor does one without tools", "  - {id: a, terminal: true, exit: [{condition: 'file_read(\"f\")', message: f}]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
 		{"a terminal stage takes its tools until its exit is met", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n", nil, Call{Tool: "Bash", Command: "x"}, edictum.Allow, "", "a"},
 		{"and then nothing", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n", ran("x"), Call{Tool: "Bash", Command: "x"}, edictum.Block, textComplete, "a"},
-		{"nothing follows a terminal stage", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")'}]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
+		{"nothing follows a terminal stage", "  - {id: a, tools: [Bash], terminal: true, exit: [{condition: 'command_matches(\"^x\")', message: run x}]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
 		{"a call that goes on into a terminal stage is judged there", "  - {id: a, tools: [Edit]}\n  - {id: b, terminal: true}\n", nil, Call{Tool: "Read"}, edictum.Block, textComplete, "b"},
 		{"a stage whose tools are patterns is not left for a tool", "  - {id: a, tools: ['m_*']}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Block, textTool, "a"},
 		{"one whose tools are names is", "  - {id: a, tools: [m_x]}\n  - {id: b, tools: [Edit]}\n", nil, Call{Tool: "Edit"}, edictum.Allow, "", "b"},
