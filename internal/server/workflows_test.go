@@ -203,3 +203,94 @@ func TestAWorkflowWhoseStateIsDamaged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`)).Outcome)
 }
+
+// How people are asked about a stage is what the policy beside the workflow says; of a
+// session that is over nobody is asked.
+func TestAStageIsAskedAboutAsThePolicySays(t *testing.T) {
+	n := start(t)
+	flow := "apiVersion: edictum/v1\nkind: Workflow\nmetadata: {name: p}\nstages: [{id: a, approval: {message: may it?}}, {id: b, tools: [t]}]\n"
+	put := func(approval string) {
+		_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "p", Files: []*v1.TextFile{
+			{Path: "flow.yaml", Content: strings.Replace(flow, "may it?", "'may it?'", 1)}, {Path: "p.yaml", Content: strings.Join(policy(approval), "\n")},
+		}})
+		require.NoError(t, err)
+	}
+	put("approval: {required: 2, denials: 2, timeout: 60s}")
+	n.session("s")
+	a := n.approval(n.begin("s", "a", waiting(time.Nanosecond)).Approval.Id)
+	require.Equal(t, []int32{2, 2}, []int32{a.Required, a.Denials})
+	require.InDelta(t, 60, a.ExpiresIn.AsDuration().Seconds(), 5)
+	for _, who := range []string{"amy", "bob"} {
+		require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "a", waiting(time.Nanosecond)).Outcome)
+		_, err := n.vote(a.Id, who, v1.Vote_VOTE_APPROVE)
+		require.NoError(t, err)
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", waiting(time.Nanosecond)).Outcome)
+
+	n.session("over")
+	_, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "over"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_SESSION_CLOSED, n.begin("over", "a").Outcome)
+	list, err := n.approvals.List(n.ctx(), &v1.ApprovalServiceListRequest{SessionId: "over"})
+	require.NoError(t, err)
+	require.Empty(t, list.Approvals)
+}
+
+// A call about which a rule asks goes through the workflow first, and is blocked there
+// whatever people would say.
+func TestAWorkflowAndARuleThatAsks(t *testing.T) {
+	n := start(t)
+	_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "p", Files: []*v1.TextFile{
+		{Path: "flow.yaml", Content: flowOfP}, {Path: "rules.yaml", Content: "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: p}\ndefaults: {mode: enforce}\nrules:\n" +
+			"  - {id: ask, type: pre, tool: '*', when: {args.path: {exists: true}}, then: {action: ask, message: 'sure?'}}\n"},
+	}})
+	require.NoError(t, err)
+	n.session("s")
+	blocked := n.begin("s", "a", tooled("Edit", `{"path": "x"}`), waiting(time.Nanosecond))
+	require.Equal(t, []any{v1.Outcome_OUTCOME_DENIED_BY_POLICY, "read the plan"}, []any{blocked.Outcome, blocked.Reason})
+	require.Nil(t, blocked.Approval)
+	asked := n.begin("s", "b", tooled("Read", `{"path": "PLAN"}`), waiting(time.Nanosecond))
+	require.Equal(t, []any{v1.Outcome_OUTCOME_APPROVAL_REQUIRED, "ask"}, []any{asked.Outcome, asked.Decision.MatchedRule})
+	_, err = n.vote(asked.Approval.Id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "b", tooled("Read", `{"path": "PLAN"}`), waiting(time.Nanosecond)).Outcome)
+	n.end("s", "b")
+	require.Contains(t, n.state(), `"reads":["PLAN"]`)
+}
+
+// What a session leaves behind has a bound: calls that are over and never told of it, and
+// evidence.
+func TestWhatAWorkflowKeepsIsBounded(t *testing.T) {
+	n := start(t)
+	n.putPolicy(strings.Replace(flowOfP, "tools: [Read]", "tools: [Read, Bash]", 1))
+	n.session("s")
+	for i := range 80 {
+		n.begin("s", fmt.Sprint("c", i), tooled("Bash", `{"command": "`+strings.Repeat("x", 20)+`"}`))
+		if i%20 != 0 { // ends that did not come through the node
+			_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: fmt.Sprint("c", i), Status: v1.Status_STATUS_FAILED})
+			require.NoError(t, err)
+		}
+	}
+	state := n.state()
+	var gone []string
+	for i := range 100 {
+		gone = append(gone, fmt.Sprintf(`"g%d":{"stage":"read","tool":"Bash"}`, i))
+	}
+	state = strings.Replace(state, `"govnode_open":{`, `"govnode_open":{`+strings.Join(gone, ",")+",", 1)
+	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: state})
+	require.NoError(t, err)
+	n.begin("s", "last", tooled("Read", `{"path": "x"}`))
+	require.NotContains(t, n.state(), `"g1"`)
+	for _, id := range []string{"c0", "c20", "c40", "c60", "last"} {
+		require.Contains(t, n.state(), `"`+id+`":{`, "what runs is kept")
+	}
+	long := strings.Repeat("y", 4000)
+	for i := range 25 {
+		call := fmt.Sprint("long", i)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", call, tooled("Bash", fmt.Sprintf(`{"command": "%d%s"}`, i, long))).Outcome)
+		n.end("s", call)
+	}
+	require.Less(t, len(n.state()), 61<<10)
+	require.Contains(t, n.state(), `"0yyy`)
+	require.NotContains(t, n.state(), `"24yyy`)
+}
