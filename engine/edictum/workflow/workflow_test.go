@@ -381,3 +381,48 @@ func FuzzDecodeState(f *testing.F) {
 		require.Equal(t, s.Encode(), s.Clone().Encode())
 	})
 }
+
+// The last stage lets nothing past it that it does not take.
+func TestTheLastStageIsNotLeftForOtherCalls(t *testing.T) {
+	for _, c := range []struct{ stage, call, reason string }{
+		{"tools: [Read]", "ls", textTool},
+		{`tools: [Bash], checks: [{command_matches: "^push", message: push alone}]`, "ls", "push alone"},
+		{`tools: [Read], exit: [{condition: file_read("f"), message: read f}]`, "ls", textTool},
+	} {
+		d := parsed(t, "  - {id: a, "+c.stage+"}\n")
+		s := d.New("s")
+		v, err := d.Judge(s, &Call{Tool: "Bash", Command: c.call})
+		require.NoError(t, err)
+		require.Equal(t, Verdict{Action: edictum.Block, Reason: c.reason, Stage: "a"}, v, c.stage)
+		require.Equal(t, "a", s.Active)
+	}
+}
+
+// What is asked takes the place of what was refused, and comes back out of the text of a
+// State as all the rest of it.
+func TestAStateIsReadAsItWasWritten(t *testing.T) {
+	d := parsed(t, gated)
+	s := d.New("s")
+	call := &Call{Tool: "Bash", Command: "push"}
+	s.Note(Verdict{Action: edictum.Block, Reason: "no"}, call, "t")
+	require.Equal(t, &Note{"Bash", "push", "no", "t"}, s.LastBad)
+	s.Note(Verdict{Action: edictum.Ask, Reason: "may it?", Stage: "test"}, call, "t")
+	require.Nil(t, s.LastBad)
+	require.Nil(t, s.Blocked)
+	s.Open = map[string]Running{"c": {Stage: "plan", Tool: "Read", File: "PLAN"}, "d": {Stage: "build", Tool: "Bash", Command: "make"}}
+	s.Asked = map[string]string{"test": "id"}
+	again, err := d.Decode("s", s.Encode())
+	require.NoError(t, err)
+	require.Equal(t, s, again)
+}
+
+// A stage that people have approved asks nobody when a session is taken to it.
+func TestSetStageAsksOnce(t *testing.T) {
+	d := parsed(t, gated)
+	s := d.New("s")
+	require.NoError(t, d.SetStage(s, "test"))
+	require.Equal(t, Pending{true, "test", "may it go out?"}, s.Pending)
+	s.Approve("test")
+	require.NoError(t, d.SetStage(s, "test"))
+	require.Equal(t, Pending{}, s.Pending)
+}
