@@ -130,3 +130,17 @@ func TestRulesetInStrictMode(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, judged(t, p, "y", `{}`, `{}`).Allowed)
 }
+
+const flowHead = "apiVersion: edictum/v1\nkind: Workflow\nmetadata: {name: "
+
+// A session goes through one workflow: a tree with two is refused.
+func TestTwoWorkflowsInATree(t *testing.T) {
+	flow := func(name string) source.File {
+		return source.File{Path: name + ".yaml", Content: []byte(flowHead + name + "}\nstages:\n  - {id: a, tools: [Read]}\n")}
+	}
+	require.Equal(t, "one", mustCompileFiles(t, flow("one")).Workflow().Name)
+	tree, err := source.NewTree([]source.File{flow("one"), flow("two")})
+	require.NoError(t, err)
+	_, err = Compile(tree)
+	require.ErrorContains(t, err, "there is a workflow in this tree already, one")
+}

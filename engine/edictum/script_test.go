@@ -148,3 +148,28 @@ func TestNamesThatNobodyUsesAgainKeepNoOtherOut(t *testing.T) {
 	call := &edictum.Call{Tool: "tool", Args: value.OfMap()}
 	require.Zero(t, testing.AllocsPerRun(100, func() { rs.Before(call) }))
 }
+
+// What is said of an output that a rule finds something in.
+func TestWhatIsSaidOfAnOutput(t *testing.T) {
+	doc, err := edictum.Parse("said", []byte(strings.Replace(head, "tools: {", "tools: {write: {side_effect: write}, ", 1)+
+		"- {id: a, type: post, tool: '*', when: {output.text: {contains: odd}}, then: {action: warn, message: odd., metadata: {field: mail}}}\n"))
+	require.NoError(t, err)
+	rs, err := edictum.Compile(doc)
+	require.NoError(t, err)
+	for tool, says := range map[string]string{
+		"read":  "⚠️ odd. Consider retrying.",
+		"write": "⚠️ odd. Tool already executed — assess before proceeding.",
+		"other": "⚠️ odd. Tool already executed — assess before proceeding.",
+	} {
+		res := rs.After(&edictum.Call{Tool: tool, Args: value.OfMap()}, edictum.Output{Value: value.OfString("odd")})
+		require.Equal(t, []string{says}, res.Warnings, tool)
+		require.Equal(t, "mail", res.Findings[0].Field, "where its author says that it is")
+	}
+	// Of a call that failed the error is shown.
+	res := rs.After(&edictum.Call{Tool: "read", Args: value.OfMap()}, edictum.Output{Error: "no such file"})
+	require.Equal(t, `"no such file"`, res.Output.JSON())
+	// What cannot be judged is told, and nothing of it is shown.
+	res = edictum.Unjudged("nobody knows")
+	require.True(t, res.Told() && res.PolicyError && res.Changed && res.Suppressed)
+	require.Equal(t, `"[OUTPUT SUPPRESSED] nobody knows"`, res.Output.JSON())
+}
