@@ -144,3 +144,26 @@ func TestTwoWorkflowsInATree(t *testing.T) {
 	_, err = Compile(tree)
 	require.ErrorContains(t, err, "there is a workflow in this tree already, one")
 }
+
+// Lists of one's own take the place of the built-in ones, each by itself.
+func TestSensitiveReadsOfOnesOwn(t *testing.T) {
+	const own = "name: g\ndeny_sensitive_reads: {paths: [/vault/], commands: [whoami]}\n"
+	p := mustCompileFiles(t, source.File{Path: "g.yaml", Content: []byte(own)})
+	for command, action := range map[string]string{"whoami": "deny", "cat /vault/x": "deny", "cat /home/x/.ssh/id_rsa": "allow", "env": "allow"} {
+		require.Equal(t, action, judged(t, p, "Bash", `{"command": "`+command+`"}`, `{}`).Action, command)
+	}
+}
+
+// How many people are asked is what the policy beside a ruleset says, and by when what
+// the rule says, within what approvals can have.
+func TestARulesetAsksAsThePolicyBesideItSays(t *testing.T) {
+	asks := rulesetHead + "rules:\n  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: ask, message: m, timeout: 999999}}\n"
+	beside := "name: g\nrequire_human_approval: true\napproval: {required: 2, timeout: 5m}\n"
+	files := []source.File{{Path: "a.yaml", Content: []byte(asks)}, {Path: "w.yaml", Content: []byte(flowHead + "w}\nstages:\n  - {id: a, tools: [Read]}\n")}}
+	p := mustCompileFiles(t, files...)
+	require.Equal(t, 24*time.Hour, judged(t, p, "x", `{"x": 1}`, `{}`).Ask.Timeout)
+	require.Equal(t, 1, int(p.StageApproval().Required))
+	p = mustCompileFiles(t, append(files, source.File{Path: "g.yaml", Content: []byte(beside)})...)
+	require.Equal(t, 2, int(judged(t, p, "x", `{"x": 1}`, `{}`).Ask.Required))
+	require.Equal(t, []any{2, 5 * time.Minute}, []any{int(p.StageApproval().Required), p.StageApproval().Timeout})
+}
