@@ -154,3 +154,14 @@ func TestOneWorkflowInATree(t *testing.T) {
 	err = refused(t, source.File{Path: "a.yaml", Content: []byte("apiVersion: edictum/v1\nkind: Workflow\nmetadata: {name: a}\nstages: []\n")})
 	require.ErrorContains(t, err, "stages: must hold")
 }
+
+// What cannot be judged by a defect of the program is not shown.
+func TestAReviewThatPanics(t *testing.T) {
+	p := ruled(t, "  - {id: a, type: post, tool: t, when: {output.text: {contains: x}}, then: {action: warn, message: m}}\n")
+	p.ruleset = &edictum.Ruleset{} // nothing of it is made
+	r := p.Review(call.Input{Tool: "t"}, Output{Value: value.OfString("the output")})
+	require.True(t, r.Suppressed && r.PolicyError && !r.Passed)
+	require.NotContains(t, r.Output.JSON(), "the output")
+	d := p.Evaluate(t.Context(), call.Input{Tool: "t"})
+	require.False(t, d.Allowed)
+}

@@ -215,10 +215,11 @@ func TestAStageIsAskedAboutAsThePolicySays(t *testing.T) {
 		}})
 		require.NoError(t, err)
 	}
-	put("approval: {required: 2, denials: 2, timeout: 60s}")
+	put("approval: {required: 2, denials: 2, timeout: 60s, on_timeout: allow}")
 	n.session("s")
 	a := n.approval(n.begin("s", "a", waiting(time.Nanosecond)).Approval.Id)
 	require.Equal(t, []int32{2, 2}, []int32{a.Required, a.Denials})
+	require.Equal(t, v1.OnTimeout_ON_TIMEOUT_ALLOW, a.OnTimeout)
 	require.InDelta(t, 60, a.ExpiresIn.AsDuration().Seconds(), 5)
 	for _, who := range []string{"amy", "bob"} {
 		require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "a", waiting(time.Nanosecond)).Outcome)
@@ -293,4 +294,15 @@ func TestWhatAWorkflowKeepsIsBounded(t *testing.T) {
 	require.Less(t, len(n.state()), 61<<10)
 	require.Contains(t, n.state(), `"0yyy`)
 	require.NotContains(t, n.state(), `"24yyy`)
+}
+
+// A workflow is about tools: a call of a model has no place in it.
+func TestAWorkflowIsAboutTools(t *testing.T) {
+	n := flowNode(t)
+	res := n.begin("s", "m", func(r *v1.BeginCallRequest) { r.Tool, r.Kind = "", v1.Kind_KIND_MODEL })
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	require.Empty(t, n.state())
+	judged, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s"})
+	require.NoError(t, err)
+	require.True(t, judged.Decision.Allowed)
 }
