@@ -248,14 +248,26 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 	d.Action, d.Ask, d.Category, d.PublicMessage = string(document.Ask), &ask, CategoryApproval, publicMessages[CategoryApproval]
 }
 
-// Reviews tells whether a rule of an Edictum ruleset looks at what a call returns, or a
-// gate of a workflow. Only calls of tools are looked at.
+// Reviews tells whether a rule of an Edictum ruleset looks at what a call returns. Only
+// calls of tools are looked at.
 func (p *Policy) Reviews(in call.Input) bool {
-	if p.ruleset == nil && p.workflow == nil {
+	if p.ruleset == nil {
 		return false
 	}
 	e := matching.Begun(&in)
-	return e.OfTool() && (p.ruleset != nil && p.ruleset.Reviews(e.Tool) || p.workflow != nil && p.workflow.Looks(e.Tool))
+	return e.OfTool() && p.ruleset.Reviews(e.Tool)
+}
+
+// WantsOutput tells whether a rule looks at what a call returns, or a gate of a workflow.
+func (p *Policy) WantsOutput(in call.Input) bool {
+	if p.Reviews(in) {
+		return true
+	}
+	if p.workflow == nil {
+		return false
+	}
+	e := matching.Begun(&in)
+	return e.OfTool() && p.workflow.Looks(e.Tool)
 }
 
 // ReviewsAny tells whether there is a tool of which Reviews is true.

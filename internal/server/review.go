@@ -57,13 +57,17 @@ func (e *end) look(x *session.Session) {
 		e.review = new(engine.Unreviewed(noRuleset))
 		return
 	}
-	reviews := policy.ReviewsAny() // of what, if not of this
-	if h := x.Find(e.req.CallId); e.req.Begin != nil {
-		reviews = policy.Reviews(e.input)
-	} else if h != nil {
-		reviews = policy.Reviews(engine.Input{Tool: h.Tool.Value()})
+	in, h := e.input, x.Find(e.req.CallId)
+	if e.req.Begin == nil && h != nil {
+		in = engine.Input{Tool: h.Tool.Value()}
+	}
+	reviews := policy.Reviews(in)
+	if e.req.Begin == nil && h == nil {
+		reviews = policy.ReviewsAny() // of what, if not of this
 	}
 	switch {
+	case !reviews && policy.WantsOutput(in): // a gate of a workflow alone looks at it
+		e.review = &engine.Review{Passed: true}
 	case !reviews:
 	case e.req.Begin == nil:
 		e.review = new(engine.Unreviewed(noBegin))

@@ -296,6 +296,28 @@ func TestWhatAWorkflowKeepsIsBounded(t *testing.T) {
 	require.NotContains(t, n.state(), `"24yyy`)
 }
 
+// Where a gate of a workflow alone looks at what a tool returns, that is shown, and nobody
+// has to send the call again; a call of a model is not looked at.
+func TestAWorkflowShowsOutputs(t *testing.T) {
+	n := start(t)
+	n.putPolicy(strings.Replace(flowOfP, "tools: [Read]", "tools: [Read, ci__status]", 1))
+	n.session("s")
+	require.True(t, n.begin("s", "a", tooled("ci__status", `{}`)).Reviews)
+	require.False(t, n.begin("s", "b", tooled("Read", `{"path": "x"}`)).Reviews)
+	for call, reviewed := range map[string]bool{"a": true, "b": false} {
+		res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Output: structpb.NewStringValue("text")})
+		require.NoError(t, err)
+		require.Equal(t, reviewed, res.Review != nil)
+		require.False(t, res.Review.GetChanged())
+		require.Equal(t, reviewed, res.Review.GetPassed())
+	}
+	rules := rulesetNode(t)
+	rules.begin("s", "m", func(r *v1.BeginCallRequest) { r.Tool, r.Kind = "", v1.Kind_KIND_MODEL })
+	res, err := rules.calls.EndCall(rules.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "m", Output: structpb.NewStringValue("text")})
+	require.NoError(t, err)
+	require.Nil(t, res.Review)
+}
+
 // A workflow is about tools: a call of a model has no place in it.
 func TestAWorkflowIsAboutTools(t *testing.T) {
 	n := flowNode(t)
