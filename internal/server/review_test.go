@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -289,4 +290,21 @@ func TestARefusedRulesetIsInTheAudit(t *testing.T) {
 	require.Contains(t, last["reason"], "rules[7]")
 	n.session("t")
 	require.Equal(t, "no-rm", n.begin("t", "a", tooled("Bash", `{"command": "rm -rf /"}`)).Decision.MatchedRule)
+}
+
+// A call ends also at a node that cannot have its policy; nothing that it returned is
+// shown then.
+func TestAnEndWithoutItsPolicy(t *testing.T) {
+	up := start(t)
+	up.putPolicy("name: odd", "max_tokens: 5", "max_tokenz: 6")
+	_, err := up.sessions.CreateSession(up.ctx(), &v1.CreateSessionRequest{SessionId: "s", AgentId: "a", Policy: byName("odd")})
+	require.NoError(t, err)
+	strict := startOn(t, up.store, func(c *server.Config) { c.StrictNamespaces = []string{"default"} })
+	for call, output := range map[string]*structpb.Value{"a": nil, "b": structpb.NewStringValue("text")} {
+		up.begin("s", call)
+		res, err := strict.calls.EndCall(strict.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Status: v1.Status_STATUS_SUCCEEDED, Output: output})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, res.Outcome)
+		require.Equal(t, output != nil, res.Review.GetSuppressed() && res.Review.GetPolicyError())
+	}
 }
