@@ -80,7 +80,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		Error:             d.Error != "",
 		GuardrailMetadata: d.GuardrailMetadata,
 		ErrorDetail:       d.Error,
-		Records:           RedactRecords(p.records(e, &d)),
+		Records:           RedactRecords(p.records(e, d.Records, d.RulesEvaluated)),
 		RulesEvaluated:    d.RulesEvaluated,
 		SideEffect:        d.SideEffect,
 		Source:            d.Source,

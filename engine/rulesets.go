@@ -250,24 +250,21 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 
 // Reviews tells whether a rule of an Edictum ruleset looks at what a call returns. Only
 // calls of tools are looked at.
-func (p *Policy) Reviews(in call.Input) bool {
+func (p *Policy) Reviews(in *call.Input) bool {
 	if p.ruleset == nil {
 		return false
 	}
-	e := matching.Begun(&in)
+	e := matching.Begun(in)
 	return e.OfTool() && p.ruleset.Reviews(e.Tool)
 }
 
 // WantsOutput tells whether a rule looks at what a call returns, or a gate of a workflow.
-func (p *Policy) WantsOutput(in call.Input) bool {
-	if p.Reviews(in) {
-		return true
-	}
-	if p.workflow == nil {
+func (p *Policy) WantsOutput(in *call.Input) bool {
+	if p.ruleset == nil && p.workflow == nil {
 		return false
 	}
-	e := matching.Begun(&in)
-	return e.OfTool() && p.workflow.Looks(e.Tool)
+	e := matching.Begun(in)
+	return p.Reviews(in) || p.workflow != nil && e.OfTool() && p.workflow.Looks(e.Tool)
 }
 
 // ReviewsAny tells whether there is a tool of which Reviews is true.
@@ -330,15 +327,15 @@ const mostTold = 100
 
 // records are what became of all rules that were looked at for a decision, where they are
 // not too many; else of those that did not pass.
-func (p *Policy) records(e matching.Evaluation, d *Decision) []edictum.Record {
-	if p.ruleset == nil || len(d.Records) >= d.RulesEvaluated || d.RulesEvaluated > mostTold {
-		return d.Records
+func (p *Policy) records(e matching.Evaluation, seen []edictum.Record, evaluated int) []edictum.Record {
+	if p.ruleset == nil || len(seen) >= evaluated || evaluated > mostTold {
+		return seen
 	}
 	c := rulesetCall(e)
 	c.Explain = true
 	v := p.ruleset.Before(&c)
 	all := append(v.Records, v.Candidates...)
-	for _, r := range d.Records { // of limits, which are not looked at there
+	for _, r := range seen { // of limits, which are not looked at there
 		if r.Type == edictum.SessionRecord {
 			all = append(all, r)
 		}

@@ -38,7 +38,7 @@ type end struct {
 	policy  *engine.Policy // nil where it cannot be had
 	agent   string
 	tool    string              // empty if this node has not seen the call
-	input   engine.Input        // of its begin
+	input   *engine.Input       // of its begin; nil if that was not sent
 	review  *engine.Review      // nil where no rule looks at the output
 	drift   *engine.DriftResult // nil where there is nothing to compare
 	limit   int64               // threshold of drift in millionths; 0 where it is not computed

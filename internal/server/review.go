@@ -42,7 +42,8 @@ func (e *end) begun(f *input.Fields) {
 			in.Refuse(id.field, "is %q, and what is ended is %q; leave it out, or give the same", *id.has, id.is)
 		}
 	}
-	_, e.input = inputOf(in, req)
+	_, asked := inputOf(in, req)
+	e.input = &asked
 	f.Take(in)
 	if in.Err == nil {
 		e.cmd.Content = input.Short(beginContent(req))
@@ -58,8 +59,11 @@ func (e *end) look(x *session.Session) {
 		return
 	}
 	in, h := e.input, x.Find(e.req.CallId)
+	if in == nil {
+		in = &engine.Input{}
+	}
 	if e.req.Begin == nil && h != nil {
-		in = engine.Input{Tool: h.Tool.Value()}
+		in.Tool = h.Tool.Value()
 	}
 	reviews := policy.Reviews(in)
 	if e.req.Begin == nil && h == nil {
@@ -73,7 +77,7 @@ func (e *end) look(x *session.Session) {
 		e.review = new(engine.Unreviewed(noBegin))
 	default:
 		e.input.AgentID, e.input.Env = x.Agent.Value(), envOf(x)
-		e.review = new(policy.Review(e.input, engine.Output{Value: valueOf(e.req.Output)}))
+		e.review = new(policy.Review(*e.input, engine.Output{Value: valueOf(e.req.Output)}))
 	}
 }
 
