@@ -62,9 +62,14 @@ func (r *recorder) held(h check.Hold) {
 	r.holds = append(r.holds, h)
 }
 
-// outcome says what an error of the Go client claims.
+// outcome says what an error of the Go client claims. That a STOP keeps a call out is
+// remembered nowhere: where the call was sent before and nothing came back, that may be
+// put in order yet, once the STOP is lifted.
 func outcome(err error) check.Outcome {
+	var no *client.Refused
 	switch {
+	case errors.As(err, &no) && no.Outcome == client.Stopped:
+		return check.Unknown
 	case err == nil:
 		return check.Applied
 	case errors.As(err, new(*client.Refused)), errors.Is(err, client.ErrLeaseLost):
