@@ -1736,7 +1736,7 @@ var File_govnode_v1_approval_proto protoreflect.FileDescriptor
 const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"\x19govnode/v1/approval.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\"\x8f\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"\x8f\x01\n" +
 	"\x06Ballot\x12\x1a\n" +
 	"\bapprover\x18\x01 \x01(\tR\bapprover\x12$\n" +
 	"\x04vote\x18\x02 \x01(\x0e2\x10.govnode.v1.VoteR\x04vote\x12\x16\n" +
@@ -1896,16 +1896,17 @@ const file_govnode_v1_approval_proto_rawDesc = "" +
 	"\x1aSTANDING_SCOPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16STANDING_SCOPE_SESSION\x10\x01\x12\x18\n" +
 	"\x14STANDING_SCOPE_AGENT\x10\x02\x12\x19\n" +
-	"\x15STANDING_SCOPE_POLICY\x10\x032\xdc\x05\n" +
-	"\x0fApprovalService\x12`\n" +
-	"\aRequest\x12).govnode.v1.ApprovalServiceRequestRequest\x1a*.govnode.v1.ApprovalServiceRequestResponse\x12T\n" +
-	"\x03Get\x12%.govnode.v1.ApprovalServiceGetRequest\x1a&.govnode.v1.ApprovalServiceGetResponse\x12W\n" +
-	"\x04List\x12&.govnode.v1.ApprovalServiceListRequest\x1a'.govnode.v1.ApprovalServiceListResponse\x12]\n" +
-	"\x06Decide\x12(.govnode.v1.ApprovalServiceDecideRequest\x1a).govnode.v1.ApprovalServiceDecideResponse\x12]\n" +
-	"\x06Cancel\x12(.govnode.v1.ApprovalServiceCancelRequest\x1a).govnode.v1.ApprovalServiceCancelResponse\x12N\n" +
-	"\vPutStanding\x12\x1e.govnode.v1.PutStandingRequest\x1a\x1f.govnode.v1.PutStandingResponse\x12Q\n" +
-	"\fListStanding\x12\x1f.govnode.v1.ListStandingRequest\x1a .govnode.v1.ListStandingResponse\x12W\n" +
-	"\x0eDeleteStanding\x12!.govnode.v1.DeleteStandingRequest\x1a\".govnode.v1.DeleteStandingResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\x15STANDING_SCOPE_POLICY\x10\x032\xc0\x06\n" +
+	"\x0fApprovalService\x12l\n" +
+	"\aRequest\x12).govnode.v1.ApprovalServiceRequestRequest\x1a*.govnode.v1.ApprovalServiceRequestResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02\x12c\n" +
+	"\x03Get\x12%.govnode.v1.ApprovalServiceGetRequest\x1a&.govnode.v1.ApprovalServiceGetResponse\"\rڻ\x18\t\b\x01\x12\x05\x01\x02\x03\x05\x06\x12e\n" +
+	"\x04List\x12&.govnode.v1.ApprovalServiceListRequest\x1a'.govnode.v1.ApprovalServiceListResponse\"\fڻ\x18\b\b\x01\x12\x04\x02\x03\x05\x06\x12h\n" +
+	"\x06Decide\x12(.govnode.v1.ApprovalServiceDecideRequest\x1a).govnode.v1.ApprovalServiceDecideResponse\"\tڻ\x18\x05\b\x01\x12\x01\x03\x12j\n" +
+	"\x06Cancel\x12(.govnode.v1.ApprovalServiceCancelRequest\x1a).govnode.v1.ApprovalServiceCancelResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x03\x12Y\n" +
+	"\vPutStanding\x12\x1e.govnode.v1.PutStandingRequest\x1a\x1f.govnode.v1.PutStandingResponse\"\tڻ\x18\x05\b\x01\x12\x01\x03\x12^\n" +
+	"\fListStanding\x12\x1f.govnode.v1.ListStandingRequest\x1a .govnode.v1.ListStandingResponse\"\vڻ\x18\a\b\x01\x12\x03\x03\x05\x06\x12b\n" +
+	"\x0eDeleteStanding\x12!.govnode.v1.DeleteStandingRequest\x1a\".govnode.v1.DeleteStandingResponse\"\tڻ\x18\x05\b\x01\x12\x01\x03B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_approval_proto_rawDescOnce sync.Once
@@ -2009,6 +2010,7 @@ func file_govnode_v1_approval_proto_init() {
 	if File_govnode_v1_approval_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_approval_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}

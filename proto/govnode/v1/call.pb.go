@@ -324,6 +324,7 @@ type BeginCallRequest struct {
 	// approvals name it.
 	ServerLabel   string `protobuf:"bytes,19,opt,name=server_label,json=serverLabel,proto3" json:"server_label,omitempty"`
 	MetadataJson  string `protobuf:"bytes,20,opt,name=metadata_json,json=metadataJson,proto3" json:"metadata_json,omitempty"` // in place of metadata, where values are more than texts
+	SessionToken  string `protobuf:"bytes,21,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"` // the secret of a session that was created with the hash of one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -494,6 +495,13 @@ func (x *BeginCallRequest) GetServerLabel() string {
 func (x *BeginCallRequest) GetMetadataJson() string {
 	if x != nil {
 		return x.MetadataJson
+	}
+	return ""
+}
+
+func (x *BeginCallRequest) GetSessionToken() string {
+	if x != nil {
+		return x.SessionToken
 	}
 	return ""
 }
@@ -913,6 +921,7 @@ type EndCallRequest struct {
 	// The request that BeginCall was given, for the rules that judge an output with
 	// what the call was: held against what was admitted. Its ids may be left out.
 	Begin         *BeginCallRequest `protobuf:"bytes,7,opt,name=begin,proto3" json:"begin,omitempty"`
+	SessionToken  string            `protobuf:"bytes,8,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"` // as of BeginCall
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -994,6 +1003,13 @@ func (x *EndCallRequest) GetBegin() *BeginCallRequest {
 		return x.Begin
 	}
 	return nil
+}
+
+func (x *EndCallRequest) GetSessionToken() string {
+	if x != nil {
+		return x.SessionToken
+	}
+	return ""
 }
 
 // Drift compares an output with the first one of its session (adapter contract 3.12).
@@ -1177,6 +1193,7 @@ type CancelCallRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	CallId        string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	SessionToken  string                 `protobuf:"bytes,3,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"` // as of BeginCall
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,6 +1238,13 @@ func (x *CancelCallRequest) GetSessionId() string {
 func (x *CancelCallRequest) GetCallId() string {
 	if x != nil {
 		return x.CallId
+	}
+	return ""
+}
+
+func (x *CancelCallRequest) GetSessionToken() string {
+	if x != nil {
+		return x.SessionToken
 	}
 	return ""
 }
@@ -1939,14 +1963,14 @@ var File_govnode_v1_call_proto protoreflect.FileDescriptor
 const file_govnode_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"\x15govnode/v1/call.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19govnode/v1/approval.proto\x1a\x17govnode/v1/common.proto\x1a\x16govnode/v1/limit.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/access.proto\x1a\x19govnode/v1/approval.proto\x1a\x17govnode/v1/common.proto\x1a\x16govnode/v1/limit.proto\x1a\x17govnode/v1/policy.proto\x1a\x15govnode/v1/slot.proto\"2\n" +
 	"\x04Want\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\"T\n" +
 	"\bRateWant\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x05R\x04cost\x12 \n" +
-	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xfc\x06\n" +
+	"\x02by\x18\x03 \x01(\x0e2\x10.govnode.v1.CostR\x02by\"\xa1\a\n" +
 	"\x10BeginCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -1969,7 +1993,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05rates\x18\x11 \x03(\v2\x14.govnode.v1.RateWantR\x05rates\x122\n" +
 	"\abudgets\x18\x12 \x03(\v2\x18.govnode.v1.BudgetAmountR\abudgets\x12!\n" +
 	"\fserver_label\x18\x13 \x01(\tR\vserverLabel\x12#\n" +
-	"\rmetadata_json\x18\x14 \x01(\tR\fmetadataJson\x1a;\n" +
+	"\rmetadata_json\x18\x14 \x01(\tR\fmetadataJson\x12#\n" +
+	"\rsession_token\x18\x15 \x01(\tR\fsessionToken\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
@@ -2015,7 +2040,7 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05votes\x18\x05 \x01(\x05R\x05votes\x12\x1d\n" +
 	"\n" +
 	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x12'\n" +
-	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xa0\x02\n" +
+	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xc5\x02\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
@@ -2024,7 +2049,8 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x16\n" +
 	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\x12.\n" +
 	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\x122\n" +
-	"\x05begin\x18\a \x01(\v2\x1c.govnode.v1.BeginCallRequestR\x05begin\"\x9f\x01\n" +
+	"\x05begin\x18\a \x01(\v2\x1c.govnode.v1.BeginCallRequestR\x05begin\x12#\n" +
+	"\rsession_token\x18\b \x01(\tR\fsessionToken\"\x9f\x01\n" +
 	"\x05Drift\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x1a\n" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
@@ -2039,11 +2065,12 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12*\n" +
 	"\x06signal\x18\a \x01(\v2\x12.govnode.v1.SignalR\x06signal\x12*\n" +
-	"\x06review\x18\b \x01(\v2\x12.govnode.v1.ReviewR\x06review\"K\n" +
+	"\x06review\x18\b \x01(\v2\x12.govnode.v1.ReviewR\x06review\"p\n" +
 	"\x11CancelCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\"\x8b\x01\n" +
+	"\acall_id\x18\x02 \x01(\tR\x06callId\x12#\n" +
+	"\rsession_token\x18\x03 \x01(\tR\fsessionToken\"\x8b\x01\n" +
 	"\x12CancelCallResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x120\n" +
 	"\bcounters\x18\x02 \x01(\v2\x14.govnode.v1.CountersR\bcounters\x12\x14\n" +
@@ -2106,15 +2133,15 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x10STATUS_CANCELLED\x10\x03*-\n" +
 	"\x04Cost\x12\x14\n" +
 	"\x10COST_UNSPECIFIED\x10\x00\x12\x0f\n" +
-	"\vCOST_TOKENS\x10\x012\x80\x03\n" +
-	"\vCallService\x12H\n" +
-	"\tBeginCall\x12\x1c.govnode.v1.BeginCallRequest\x1a\x1d.govnode.v1.BeginCallResponse\x12B\n" +
-	"\aEndCall\x12\x1a.govnode.v1.EndCallRequest\x1a\x1b.govnode.v1.EndCallResponse\x12K\n" +
+	"\vCOST_TOKENS\x10\x012\xb1\x03\n" +
+	"\vCallService\x12S\n" +
+	"\tBeginCall\x12\x1c.govnode.v1.BeginCallRequest\x1a\x1d.govnode.v1.BeginCallResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12M\n" +
+	"\aEndCall\x12\x1a.govnode.v1.EndCallRequest\x1a\x1b.govnode.v1.EndCallResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12V\n" +
 	"\n" +
-	"CancelCall\x12\x1d.govnode.v1.CancelCallRequest\x1a\x1e.govnode.v1.CancelCallResponse\x12K\n" +
+	"CancelCall\x12\x1d.govnode.v1.CancelCallRequest\x1a\x1e.govnode.v1.CancelCallResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12S\n" +
 	"\n" +
-	"BatchCalls\x12\x1d.govnode.v1.BatchCallsRequest\x1a\x1e.govnode.v1.BatchCallsResponse\x12I\n" +
-	"\bExchange\x12\x1b.govnode.v1.ExchangeRequest\x1a\x1c.govnode.v1.ExchangeResponse(\x010\x01B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"BatchCalls\x12\x1d.govnode.v1.BatchCallsRequest\x1a\x1e.govnode.v1.BatchCallsResponse\"\x06ڻ\x18\x02\b\x02\x12Q\n" +
+	"\bExchange\x12\x1b.govnode.v1.ExchangeRequest\x1a\x1c.govnode.v1.ExchangeResponse\"\x06ڻ\x18\x02\b\x02(\x010\x01B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_call_proto_rawDescOnce sync.Once
@@ -2254,6 +2281,7 @@ func file_govnode_v1_call_proto_init() {
 	if File_govnode_v1_call_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_approval_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_limit_proto_init()

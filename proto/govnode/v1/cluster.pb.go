@@ -879,7 +879,7 @@ var File_govnode_v1_cluster_proto protoreflect.FileDescriptor
 const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/cluster.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8d\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\"\x8d\x01\n" +
 	"\x10RepairIDsRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
@@ -936,16 +936,16 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\x0eRestoreRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"'\n" +
 	"\x0fRestoreResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xa0\x04\n" +
-	"\x0eClusterService\x12?\n" +
-	"\x06Status\x12\x19.govnode.v1.StatusRequest\x1a\x1a.govnode.v1.StatusResponse\x12B\n" +
-	"\aAddNode\x12\x1a.govnode.v1.AddNodeRequest\x1a\x1b.govnode.v1.AddNodeResponse\x12K\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xea\x04\n" +
+	"\x0eClusterService\x12G\n" +
+	"\x06Status\x12\x19.govnode.v1.StatusRequest\x1a\x1a.govnode.v1.StatusResponse\"\x06ڻ\x18\x02\b\x05\x12M\n" +
+	"\aAddNode\x12\x1a.govnode.v1.AddNodeRequest\x1a\x1b.govnode.v1.AddNodeResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12V\n" +
 	"\n" +
-	"RemoveNode\x12\x1d.govnode.v1.RemoveNodeRequest\x1a\x1e.govnode.v1.RemoveNodeResponse\x12c\n" +
-	"\x12TransferLeadership\x12%.govnode.v1.TransferLeadershipRequest\x1a&.govnode.v1.TransferLeadershipResponse\x12G\n" +
-	"\bSnapshot\x12\x1b.govnode.v1.SnapshotRequest\x1a\x1c.govnode.v1.SnapshotResponse0\x01\x12D\n" +
-	"\aRestore\x12\x1a.govnode.v1.RestoreRequest\x1a\x1b.govnode.v1.RestoreResponse(\x01\x12H\n" +
-	"\tRepairIDs\x12\x1c.govnode.v1.RepairIDsRequest\x1a\x1d.govnode.v1.RepairIDsResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"RemoveNode\x12\x1d.govnode.v1.RemoveNodeRequest\x1a\x1e.govnode.v1.RemoveNodeResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12n\n" +
+	"\x12TransferLeadership\x12%.govnode.v1.TransferLeadershipRequest\x1a&.govnode.v1.TransferLeadershipResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12R\n" +
+	"\bSnapshot\x12\x1b.govnode.v1.SnapshotRequest\x1a\x1c.govnode.v1.SnapshotResponse\"\tڻ\x18\x05\b\x03\x12\x01\x060\x01\x12O\n" +
+	"\aRestore\x12\x1a.govnode.v1.RestoreRequest\x1a\x1b.govnode.v1.RestoreResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06(\x01\x12S\n" +
+	"\tRepairIDs\x12\x1c.govnode.v1.RepairIDsRequest\x1a\x1d.govnode.v1.RepairIDsResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_cluster_proto_rawDescOnce sync.Once
@@ -1007,6 +1007,7 @@ func file_govnode_v1_cluster_proto_init() {
 	if File_govnode_v1_cluster_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_cluster_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -1080,7 +1080,7 @@ var File_govnode_v1_counter_proto protoreflect.FileDescriptor
 const file_govnode_v1_counter_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/counter.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"Y\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"Y\n" +
 	"\n" +
 	"GetRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x129\n" +
@@ -1168,17 +1168,22 @@ const file_govnode_v1_counter_proto_rawDesc = "" +
 	"\x06client\x18\x03 \x01(\tR\x06client\"@\n" +
 	"\x12DeleteListResponse\x12\x14\n" +
 	"\x05found\x18\x01 \x01(\bR\x05found\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index2\x9e\x04\n" +
-	"\x0eCounterService\x126\n" +
-	"\x03Get\x12\x16.govnode.v1.GetRequest\x1a\x17.govnode.v1.GetResponse\x126\n" +
-	"\x03Set\x12\x16.govnode.v1.SetRequest\x1a\x17.govnode.v1.SetResponse\x12?\n" +
-	"\x06Delete\x12\x19.govnode.v1.DeleteRequest\x1a\x1a.govnode.v1.DeleteResponse\x12H\n" +
-	"\tIncrement\x12\x1c.govnode.v1.IncrementRequest\x1a\x1d.govnode.v1.IncrementResponse\x12E\n" +
-	"\bBatchGet\x12\x1b.govnode.v1.BatchGetRequest\x1a\x1c.govnode.v1.BatchGetResponse\x12?\n" +
-	"\x06Append\x12\x19.govnode.v1.AppendRequest\x1a\x1a.govnode.v1.AppendResponse\x12<\n" +
-	"\x05Range\x12\x18.govnode.v1.RangeRequest\x1a\x19.govnode.v1.RangeResponse\x12K\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index2\x81\x05\n" +
+	"\x0eCounterService\x12C\n" +
+	"\x03Get\x12\x16.govnode.v1.GetRequest\x1a\x17.govnode.v1.GetResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x05\x12B\n" +
+	"\x03Set\x12\x16.govnode.v1.SetRequest\x1a\x17.govnode.v1.SetResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02\x12K\n" +
+	"\x06Delete\x12\x19.govnode.v1.DeleteRequest\x1a\x1a.govnode.v1.DeleteResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02\x12T\n" +
+	"\tIncrement\x12\x1c.govnode.v1.IncrementRequest\x1a\x1d.govnode.v1.IncrementResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02\x12R\n" +
+	"\bBatchGet\x12\x1b.govnode.v1.BatchGetRequest\x1a\x1c.govnode.v1.BatchGetResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x05\x12K\n" +
+	"\x06Append\x12\x19.govnode.v1.AppendRequest\x1a\x1a.govnode.v1.AppendResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02\x12I\n" +
+	"\x05Range\x12\x18.govnode.v1.RangeRequest\x1a\x19.govnode.v1.RangeResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x05\x12W\n" +
 	"\n" +
-	"DeleteList\x12\x1d.govnode.v1.DeleteListRequest\x1a\x1e.govnode.v1.DeleteListResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"DeleteList\x12\x1d.govnode.v1.DeleteListRequest\x1a\x1e.govnode.v1.DeleteListResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x01\x02B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_counter_proto_rawDescOnce sync.Once
@@ -1253,6 +1258,7 @@ func file_govnode_v1_counter_proto_init() {
 	if File_govnode_v1_counter_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_counter_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}

@@ -336,7 +336,7 @@ var File_govnode_v1_decision_proto protoreflect.FileDescriptor
 const file_govnode_v1_decision_proto_rawDesc = "" +
 	"\n" +
 	"\x19govnode/v1/decision.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15govnode/v1/call.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\"f\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\x1a\x15govnode/v1/call.proto\x1a\x17govnode/v1/common.proto\x1a\x17govnode/v1/policy.proto\"f\n" +
 	"\x0eExplainRequest\x12\x1f\n" +
 	"\vdecision_id\x18\x01 \x01(\tR\n" +
 	"decisionId\x12\x1d\n" +
@@ -369,9 +369,10 @@ const file_govnode_v1_decision_proto_rawDesc = "" +
 	"\afailure\x18\x13 \x01(\tR\afailure\x12%\n" +
 	"\x0efailure_reason\x18\x14 \x01(\tR\rfailureReason\"E\n" +
 	"\x0fExplainResponse\x122\n" +
-	"\x06record\x18\x01 \x01(\v2\x1a.govnode.v1.DecisionRecordR\x06record2U\n" +
-	"\x0fDecisionService\x12B\n" +
-	"\aExplain\x12\x1a.govnode.v1.ExplainRequest\x1a\x1b.govnode.v1.ExplainResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\x06record\x18\x01 \x01(\v2\x1a.govnode.v1.DecisionRecordR\x06record2e\n" +
+	"\x0fDecisionService\x12R\n" +
+	"\aExplain\x12\x1a.govnode.v1.ExplainRequest\x1a\x1b.govnode.v1.ExplainResponse\"\x0eڻ\x18\n" +
+	"\b\x01\x12\x06\x01\x02\x03\x04\x05\x06B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_decision_proto_rawDescOnce sync.Once
@@ -417,6 +418,7 @@ func file_govnode_v1_decision_proto_init() {
 	if File_govnode_v1_decision_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_call_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_policy_proto_init()

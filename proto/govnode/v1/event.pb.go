@@ -445,7 +445,7 @@ var File_govnode_v1_event_proto protoreflect.FileDescriptor
 const file_govnode_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16govnode/v1/event.proto\x12\n" +
-	"govnode.v1\x1a\x15govnode/v1/call.proto\"\xb0\x01\n" +
+	"govnode.v1\x1a\x17govnode/v1/access.proto\x1a\x15govnode/v1/call.proto\"\xb0\x01\n" +
 	"\rFollowRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x1d\n" +
@@ -487,9 +487,9 @@ const file_govnode_v1_event_proto_rawDesc = "" +
 	"\x03Gap\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06missed\x18\x03 \x01(\x04R\x06missed2Q\n" +
-	"\fEventService\x12A\n" +
-	"\x06Follow\x12\x19.govnode.v1.FollowRequest\x1a\x1a.govnode.v1.FollowResponse0\x01B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"\x06missed\x18\x03 \x01(\x04R\x06missed2`\n" +
+	"\fEventService\x12P\n" +
+	"\x06Follow\x12\x19.govnode.v1.FollowRequest\x1a\x1a.govnode.v1.FollowResponse\"\rڻ\x18\t\b\x01\x12\x05\x01\x02\x03\x05\x060\x01B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_event_proto_rawDescOnce sync.Once
@@ -529,6 +529,7 @@ func file_govnode_v1_event_proto_init() {
 	if File_govnode_v1_event_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_call_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

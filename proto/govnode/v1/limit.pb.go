@@ -1450,7 +1450,7 @@ var File_govnode_v1_limit_proto protoreflect.FileDescriptor
 const file_govnode_v1_limit_proto_rawDesc = "" +
 	"\n" +
 	"\x16govnode/v1/limit.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xe0\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"\xe0\x01\n" +
 	"\x04Rate\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\tR\x04rate\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12+\n" +
@@ -1564,19 +1564,19 @@ const file_govnode_v1_limit_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\",\n" +
 	"\x14DeleteBudgetResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xfe\x05\n" +
-	"\fLimitService\x12B\n" +
-	"\aPutRate\x12\x1a.govnode.v1.PutRateRequest\x1a\x1b.govnode.v1.PutRateResponse\x12B\n" +
-	"\aGetRate\x12\x1a.govnode.v1.GetRateRequest\x1a\x1b.govnode.v1.GetRateResponse\x12H\n" +
-	"\tListRates\x12\x1c.govnode.v1.ListRatesRequest\x1a\x1d.govnode.v1.ListRatesResponse\x12K\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xf8\x06\n" +
+	"\fLimitService\x12M\n" +
+	"\aPutRate\x12\x1a.govnode.v1.PutRateRequest\x1a\x1b.govnode.v1.PutRateResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12P\n" +
+	"\aGetRate\x12\x1a.govnode.v1.GetRateRequest\x1a\x1b.govnode.v1.GetRateResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12V\n" +
+	"\tListRates\x12\x1c.govnode.v1.ListRatesRequest\x1a\x1d.govnode.v1.ListRatesResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12V\n" +
 	"\n" +
-	"DeleteRate\x12\x1d.govnode.v1.DeleteRateRequest\x1a\x1e.govnode.v1.DeleteRateResponse\x12E\n" +
-	"\bTakeRate\x12\x1b.govnode.v1.TakeRateRequest\x1a\x1c.govnode.v1.TakeRateResponse\x12H\n" +
-	"\tPutBudget\x12\x1c.govnode.v1.PutBudgetRequest\x1a\x1d.govnode.v1.PutBudgetResponse\x12H\n" +
-	"\tGetBudget\x12\x1c.govnode.v1.GetBudgetRequest\x1a\x1d.govnode.v1.GetBudgetResponse\x12N\n" +
-	"\vListBudgets\x12\x1e.govnode.v1.ListBudgetsRequest\x1a\x1f.govnode.v1.ListBudgetsResponse\x12Q\n" +
-	"\fAdjustBudget\x12\x1f.govnode.v1.AdjustBudgetRequest\x1a .govnode.v1.AdjustBudgetResponse\x12Q\n" +
-	"\fDeleteBudget\x12\x1f.govnode.v1.DeleteBudgetRequest\x1a .govnode.v1.DeleteBudgetResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"DeleteRate\x12\x1d.govnode.v1.DeleteRateRequest\x1a\x1e.govnode.v1.DeleteRateResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12P\n" +
+	"\bTakeRate\x12\x1b.govnode.v1.TakeRateRequest\x1a\x1c.govnode.v1.TakeRateResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12S\n" +
+	"\tPutBudget\x12\x1c.govnode.v1.PutBudgetRequest\x1a\x1d.govnode.v1.PutBudgetResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12V\n" +
+	"\tGetBudget\x12\x1c.govnode.v1.GetBudgetRequest\x1a\x1d.govnode.v1.GetBudgetResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12\\\n" +
+	"\vListBudgets\x12\x1e.govnode.v1.ListBudgetsRequest\x1a\x1f.govnode.v1.ListBudgetsResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12\\\n" +
+	"\fAdjustBudget\x12\x1f.govnode.v1.AdjustBudgetRequest\x1a .govnode.v1.AdjustBudgetResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12\\\n" +
+	"\fDeleteBudget\x12\x1f.govnode.v1.DeleteBudgetRequest\x1a .govnode.v1.DeleteBudgetResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_limit_proto_rawDescOnce sync.Once
@@ -1673,6 +1673,7 @@ func file_govnode_v1_limit_proto_init() {
 	if File_govnode_v1_limit_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_limit_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}

@@ -2077,7 +2077,7 @@ var File_govnode_v1_policy_proto protoreflect.FileDescriptor
 const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\n" +
 	"\x17govnode/v1/policy.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/common.proto\"\xad\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"\xad\x01\n" +
 	"\vScanRequest\x12-\n" +
 	"\x06policy\x18\x01 \x01(\v2\x15.govnode.v1.PolicyRefR\x06policy\x12\x1d\n" +
 	"\n" +
@@ -2253,19 +2253,21 @@ const file_govnode_v1_policy_proto_rawDesc = "" +
 	"\x0fSCAN_KIND_INPUT\x10\x01\x12\x14\n" +
 	"\x10SCAN_KIND_OUTPUT\x10\x02\x12\x14\n" +
 	"\x10SCAN_KIND_MEMORY\x10\x03\x12\x15\n" +
-	"\x11SCAN_KIND_MESSAGE\x10\x042\xa9\x05\n" +
-	"\rPolicyService\x12H\n" +
-	"\tPutPolicy\x12\x1c.govnode.v1.PutPolicyRequest\x1a\x1d.govnode.v1.PutPolicyResponse\x12H\n" +
-	"\tGetPolicy\x12\x1c.govnode.v1.GetPolicyRequest\x1a\x1d.govnode.v1.GetPolicyResponse\x12Q\n" +
-	"\fListPolicies\x12\x1f.govnode.v1.ListPoliciesRequest\x1a .govnode.v1.ListPoliciesResponse\x12Q\n" +
-	"\fDeletePolicy\x12\x1f.govnode.v1.DeletePolicyRequest\x1a .govnode.v1.DeletePolicyResponse\x12E\n" +
-	"\bEvaluate\x12\x1b.govnode.v1.EvaluateRequest\x1a\x1c.govnode.v1.EvaluateResponse\x12B\n" +
-	"\aPutHash\x12\x1a.govnode.v1.PutHashRequest\x1a\x1b.govnode.v1.PutHashResponse\x12K\n" +
+	"\x11SCAN_KIND_MESSAGE\x10\x042\x9e\x06\n" +
+	"\rPolicyService\x12S\n" +
+	"\tPutPolicy\x12\x1c.govnode.v1.PutPolicyRequest\x1a\x1d.govnode.v1.PutPolicyResponse\"\tڻ\x18\x05\b\x01\x12\x01\x04\x12X\n" +
+	"\tGetPolicy\x12\x1c.govnode.v1.GetPolicyRequest\x1a\x1d.govnode.v1.GetPolicyResponse\"\x0eڻ\x18\n" +
+	"\b\x01\x12\x06\x01\x02\x03\x04\x05\x06\x12a\n" +
+	"\fListPolicies\x12\x1f.govnode.v1.ListPoliciesRequest\x1a .govnode.v1.ListPoliciesResponse\"\x0eڻ\x18\n" +
+	"\b\x01\x12\x06\x01\x02\x03\x04\x05\x06\x12\\\n" +
+	"\fDeletePolicy\x12\x1f.govnode.v1.DeletePolicyRequest\x1a .govnode.v1.DeletePolicyResponse\"\tڻ\x18\x05\b\x01\x12\x01\x04\x12R\n" +
+	"\bEvaluate\x12\x1b.govnode.v1.EvaluateRequest\x1a\x1c.govnode.v1.EvaluateResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x04\x12M\n" +
+	"\aPutHash\x12\x1a.govnode.v1.PutHashRequest\x1a\x1b.govnode.v1.PutHashResponse\"\tڻ\x18\x05\b\x01\x12\x01\x04\x12Z\n" +
 	"\n" +
-	"ListHashes\x12\x1d.govnode.v1.ListHashesRequest\x1a\x1e.govnode.v1.ListHashesResponse\x12K\n" +
+	"ListHashes\x12\x1d.govnode.v1.ListHashesRequest\x1a\x1e.govnode.v1.ListHashesResponse\"\rڻ\x18\t\b\x01\x12\x05\x01\x02\x04\x05\x06\x12V\n" +
 	"\n" +
-	"DeleteHash\x12\x1d.govnode.v1.DeleteHashRequest\x1a\x1e.govnode.v1.DeleteHashResponse\x129\n" +
-	"\x04Scan\x12\x17.govnode.v1.ScanRequest\x1a\x18.govnode.v1.ScanResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"DeleteHash\x12\x1d.govnode.v1.DeleteHashRequest\x1a\x1e.govnode.v1.DeleteHashResponse\"\tڻ\x18\x05\b\x01\x12\x01\x04\x12F\n" +
+	"\x04Scan\x12\x17.govnode.v1.ScanRequest\x1a\x18.govnode.v1.ScanResponse\"\vڻ\x18\a\b\x01\x12\x03\x01\x02\x04B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_policy_proto_rawDescOnce sync.Once
@@ -2376,6 +2378,7 @@ func file_govnode_v1_policy_proto_init() {
 	if File_govnode_v1_policy_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_policy_proto_msgTypes[7].OneofWrappers = []any{
 		(*GetPolicyRequest_Name)(nil),

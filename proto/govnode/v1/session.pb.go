@@ -532,8 +532,12 @@ type CreateSessionRequest struct {
 	IdleTtl         *durationpb.Duration `protobuf:"bytes,4,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	ParentSessionId string               `protobuf:"bytes,5,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
 	Attributes      map[string]string    `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// SHA-256 of a secret that the caller draws. Calls of the session bring the
+	// secret in session_token, and are not admitted without it. The session is open
+	// to all tokens whose scope has its agent if this is empty.
+	SessionTokenSha256 []byte `protobuf:"bytes,7,opt,name=session_token_sha256,json=sessionTokenSha256,proto3" json:"session_token_sha256,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *CreateSessionRequest) Reset() {
@@ -604,6 +608,13 @@ func (x *CreateSessionRequest) GetParentSessionId() string {
 func (x *CreateSessionRequest) GetAttributes() map[string]string {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *CreateSessionRequest) GetSessionTokenSha256() []byte {
+	if x != nil {
+		return x.SessionTokenSha256
 	}
 	return nil
 }
@@ -1349,7 +1360,7 @@ var File_govnode_v1_session_proto protoreflect.FileDescriptor
 const file_govnode_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\x18govnode/v1/session.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\x8d\t\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"\x8d\t\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -1412,7 +1423,7 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12)\n" +
 	"\x06grants\x18\x06 \x03(\v2\x11.govnode.v1.GrantR\x06grants\x12\x1f\n" +
 	"\vapproval_id\x18\a \x01(\tR\n" +
-	"approvalId\"\xf2\x02\n" +
+	"approvalId\"\xa4\x03\n" +
 	"\x14CreateSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -1422,7 +1433,8 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\x11parent_session_id\x18\x05 \x01(\tR\x0fparentSessionId\x12P\n" +
 	"\n" +
 	"attributes\x18\x06 \x03(\v20.govnode.v1.CreateSessionRequest.AttributesEntryR\n" +
-	"attributes\x1a=\n" +
+	"attributes\x120\n" +
+	"\x14session_token_sha256\x18\a \x01(\fR\x12sessionTokenSha256\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
@@ -1487,15 +1499,17 @@ const file_govnode_v1_session_proto_rawDesc = "" +
 	"\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SESSION_STATE_OPEN\x10\x01\x12\x18\n" +
 	"\x14SESSION_STATE_CLOSED\x10\x02\x12\x19\n" +
-	"\x15SESSION_STATE_EXPIRED\x10\x032\xea\x03\n" +
-	"\x0eSessionService\x12T\n" +
-	"\rCreateSession\x12 .govnode.v1.CreateSessionRequest\x1a!.govnode.v1.CreateSessionResponse\x12K\n" +
+	"\x15SESSION_STATE_EXPIRED\x10\x032\xb8\x04\n" +
+	"\x0eSessionService\x12_\n" +
+	"\rCreateSession\x12 .govnode.v1.CreateSessionRequest\x1a!.govnode.v1.CreateSessionResponse\"\tڻ\x18\x05\b\x01\x12\x01\x02\x12Z\n" +
 	"\n" +
-	"GetSession\x12\x1d.govnode.v1.GetSessionRequest\x1a\x1e.govnode.v1.GetSessionResponse\x12Q\n" +
-	"\fListSessions\x12\x1f.govnode.v1.ListSessionsRequest\x1a .govnode.v1.ListSessionsResponse\x12Q\n" +
-	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponse\x12?\n" +
-	"\x06Signal\x12\x19.govnode.v1.SignalRequest\x1a\x1a.govnode.v1.SignalResponse\x12N\n" +
-	"\vListSignals\x12\x1e.govnode.v1.ListSignalsRequest\x1a\x1f.govnode.v1.ListSignalsResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"GetSession\x12\x1d.govnode.v1.GetSessionRequest\x1a\x1e.govnode.v1.GetSessionResponse\"\rڻ\x18\t\b\x01\x12\x05\x01\x02\x03\x05\x06\x12^\n" +
+	"\fListSessions\x12\x1f.govnode.v1.ListSessionsRequest\x1a .govnode.v1.ListSessionsResponse\"\vڻ\x18\a\b\x01\x12\x03\x02\x05\x06\x12]\n" +
+	"\fCloseSession\x12\x1f.govnode.v1.CloseSessionRequest\x1a .govnode.v1.CloseSessionResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x02\x06\x12K\n" +
+	"\x06Signal\x12\x19.govnode.v1.SignalRequest\x1a\x1a.govnode.v1.SignalResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x02\x06\x12]\n" +
+	"\vListSignals\x12\x1e.govnode.v1.ListSignalsRequest\x1a\x1f.govnode.v1.ListSignalsResponse\"\rڻ\x18\t\b\x01\x12\x05\x01\x02\x03\x05\x06B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_session_proto_rawDescOnce sync.Once
@@ -1591,6 +1605,7 @@ func file_govnode_v1_session_proto_init() {
 	if File_govnode_v1_session_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_session_proto_msgTypes[12].OneofWrappers = []any{
 		(*SignalRequest_SessionId)(nil),

@@ -798,10 +798,11 @@ func (x *AcquireSlotResponse) GetReason() string {
 
 type SlotRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`                            // not needed for a call
-	SlotId        string                 `protobuf:"bytes,2,opt,name=slot_id,json=slotId,proto3" json:"slot_id,omitempty"`          // the call's id for a call
-	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // set for a call
-	Token         uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`                         // for a call: of any of its grants; 0 while it waits
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`                                     // not needed for a call
+	SlotId        string                 `protobuf:"bytes,2,opt,name=slot_id,json=slotId,proto3" json:"slot_id,omitempty"`                   // the call's id for a call
+	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`          // set for a call
+	Token         uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`                                  // for a call: of any of its grants; 0 while it waits
+	SessionToken  string                 `protobuf:"bytes,5,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"` // of a call: as of BeginCall
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -862,6 +863,13 @@ func (x *SlotRef) GetToken() uint64 {
 		return x.Token
 	}
 	return 0
+}
+
+func (x *SlotRef) GetSessionToken() string {
+	if x != nil {
+		return x.SessionToken
+	}
+	return ""
 }
 
 type RenewSlotsRequest struct {
@@ -1642,7 +1650,7 @@ var File_govnode_v1_slot_proto protoreflect.FileDescriptor
 const file_govnode_v1_slot_proto_rawDesc = "" +
 	"\n" +
 	"\x15govnode/v1/slot.proto\x12\n" +
-	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"\xd8\x01\n" +
+	"govnode.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/access.proto\x1a\x17govnode/v1/common.proto\"\xd8\x01\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05slots\x18\x02 \x01(\x05R\x05slots\x125\n" +
@@ -1708,13 +1716,14 @@ const file_govnode_v1_slot_proto_rawDesc = "" +
 	"\vretry_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x14\n" +
 	"\x05index\x18\a \x01(\x04R\x05index\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"k\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\x90\x01\n" +
 	"\aSlotRef\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x17\n" +
 	"\aslot_id\x18\x02 \x01(\tR\x06slotId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\"\x83\x01\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\x12#\n" +
+	"\rsession_token\x18\x05 \x01(\tR\fsessionToken\"\x83\x01\n" +
 	"\x11RenewSlotsRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12)\n" +
 	"\x05slots\x18\x02 \x03(\v2\x13.govnode.v1.SlotRefR\x05slots\x12+\n" +
@@ -1776,19 +1785,20 @@ const file_govnode_v1_slot_proto_rawDesc = "" +
 	"\rholder_client\x18\x06 \x01(\tR\fholderClient\"[\n" +
 	"\x14ForceReleaseResponse\x12-\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x13.govnode.v1.OutcomeR\aoutcome\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index2\xb6\x05\n" +
-	"\vSlotService\x12B\n" +
-	"\aPutPool\x12\x1a.govnode.v1.PutPoolRequest\x1a\x1b.govnode.v1.PutPoolResponse\x12B\n" +
-	"\aGetPool\x12\x1a.govnode.v1.GetPoolRequest\x1a\x1b.govnode.v1.GetPoolResponse\x12H\n" +
-	"\tListPools\x12\x1c.govnode.v1.ListPoolsRequest\x1a\x1d.govnode.v1.ListPoolsResponse\x12K\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index2\xa2\x06\n" +
+	"\vSlotService\x12M\n" +
+	"\aPutPool\x12\x1a.govnode.v1.PutPoolRequest\x1a\x1b.govnode.v1.PutPoolResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12P\n" +
+	"\aGetPool\x12\x1a.govnode.v1.GetPoolRequest\x1a\x1b.govnode.v1.GetPoolResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12V\n" +
+	"\tListPools\x12\x1c.govnode.v1.ListPoolsRequest\x1a\x1d.govnode.v1.ListPoolsResponse\"\fڻ\x18\b\b\x01\x12\x04\x01\x02\x05\x06\x12V\n" +
 	"\n" +
-	"DeletePool\x12\x1d.govnode.v1.DeletePoolRequest\x1a\x1e.govnode.v1.DeletePoolResponse\x12N\n" +
-	"\vAcquireSlot\x12\x1e.govnode.v1.AcquireSlotRequest\x1a\x1f.govnode.v1.AcquireSlotResponse\x12K\n" +
+	"DeletePool\x12\x1d.govnode.v1.DeletePoolRequest\x1a\x1e.govnode.v1.DeletePoolResponse\"\tڻ\x18\x05\b\x01\x12\x01\x06\x12Y\n" +
+	"\vAcquireSlot\x12\x1e.govnode.v1.AcquireSlotRequest\x1a\x1f.govnode.v1.AcquireSlotResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12V\n" +
 	"\n" +
-	"RenewSlots\x12\x1d.govnode.v1.RenewSlotsRequest\x1a\x1e.govnode.v1.RenewSlotsResponse\x12N\n" +
-	"\vReleaseSlot\x12\x1e.govnode.v1.ReleaseSlotRequest\x1a\x1f.govnode.v1.ReleaseSlotResponse\x12H\n" +
-	"\tListSlots\x12\x1c.govnode.v1.ListSlotsRequest\x1a\x1d.govnode.v1.ListSlotsResponse\x12Q\n" +
-	"\fForceRelease\x12\x1f.govnode.v1.ForceReleaseRequest\x1a .govnode.v1.ForceReleaseResponseB0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
+	"RenewSlots\x12\x1d.govnode.v1.RenewSlotsRequest\x1a\x1e.govnode.v1.RenewSlotsResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12Y\n" +
+	"\vReleaseSlot\x12\x1e.govnode.v1.ReleaseSlotRequest\x1a\x1f.govnode.v1.ReleaseSlotResponse\"\tڻ\x18\x05\b\x01\x12\x01\x01\x12U\n" +
+	"\tListSlots\x12\x1c.govnode.v1.ListSlotsRequest\x1a\x1d.govnode.v1.ListSlotsResponse\"\vڻ\x18\a\b\x01\x12\x03\x02\x05\x06\x12]\n" +
+	"\fForceRelease\x12\x1f.govnode.v1.ForceReleaseRequest\x1a .govnode.v1.ForceReleaseResponse\"\n" +
+	"ڻ\x18\x06\b\x01\x12\x02\x02\x06B0Z.example.com/govnode/proto/govnode/v1;govnodev1b\x06proto3"
 
 var (
 	file_govnode_v1_slot_proto_rawDescOnce sync.Once
@@ -1894,6 +1904,7 @@ func file_govnode_v1_slot_proto_init() {
 	if File_govnode_v1_slot_proto != nil {
 		return
 	}
+	file_govnode_v1_access_proto_init()
 	file_govnode_v1_common_proto_init()
 	file_govnode_v1_slot_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
