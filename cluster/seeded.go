@@ -52,7 +52,7 @@ func seededAnswer(l *leadership, e *entry) bool {
 	guess := session.NewPartial()
 	guess.SetClock(f.state.Now(), f.state.Generation())
 	for _, c := range cmds {
-		for _, k := range c.Touches() {
+		for _, k := range session.Footprint(c) {
 			if r := f.state.Stored(k); r != nil {
 				own, err := session.DecodeRecord(session.EncodeRecord(r))
 				if err != nil {

@@ -199,6 +199,7 @@ func (f *fsm) stage(term uint64, e *restoreEntry) (*session.State, error) {
 func (f *fsm) renewed(state *session.State, at time.Duration) *session.State {
 	now, generation := f.clock()
 	state.SetClock(max(now, at), generation)
+	state.KeepAccess(f.state)
 	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 	return state
 }

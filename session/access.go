@@ -208,7 +208,7 @@ func (s *State) guard(c Command) {
 		return
 	}
 	s.touched = make(map[Key]bool)
-	for _, k := range c.Touches() {
+	for _, k := range Footprint(c) {
 		s.touched[k] = true
 	}
 }

@@ -74,6 +74,7 @@ type ApprovalCount struct {
 type (
 	// Ask asks for an approval without a call.
 	Ask struct {
+		Authorized
 		NS                string
 		By                Maker
 		ID                string
@@ -90,6 +91,7 @@ type (
 	// Decide is the vote of an approver, whose name is in lower case. Session and
 	// Call are a premise: of which call the approval is.
 	Decide struct {
+		Authorized
 		NS            string
 		By            Maker
 		ID            string
@@ -103,6 +105,7 @@ type (
 	// CancelApproval ends an approval that nobody wants to know any more, and the
 	// call that waits for it. Session, Call and Pools are premises.
 	CancelApproval struct {
+		Authorized
 		NS            string
 		By            Maker
 		ID            string

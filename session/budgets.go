@@ -45,6 +45,7 @@ type HeldGates struct {
 	Request Digest          // that was agreed to, of one that was asked about
 	Rates   []Spent         // that are corrected at its end
 	Charges []Charged
+	Owner   Principal // who took a slot of a client; zero if nobody was asked
 }
 
 // Charged is what a call was charged with at its admission.
@@ -70,6 +71,7 @@ type (
 	// PutBudget makes a budget, or changes its amount. Parent and Per are those
 	// that it was made with.
 	PutBudget struct {
+		Authorized
 		NS     string
 		By     Maker
 		Budget string
@@ -81,6 +83,7 @@ type (
 	// AdjustBudget adds to what is used of a budget and of all its ancestors,
 	// which are a premise, from its parent to the root.
 	AdjustBudget struct {
+		Authorized
 		NS        string
 		By        Maker
 		Budget    string
@@ -90,6 +93,7 @@ type (
 
 	// DeleteBudget removes a budget without children. Parent is a premise.
 	DeleteBudget struct {
+		Authorized
 		NS     string
 		By     Maker
 		Budget string
@@ -241,7 +245,7 @@ func (h *Held) changeGates(change func(g *HeldGates)) {
 		g = *h.Gates
 	}
 	change(&g)
-	if h.Gates = &g; g.Asked == nil && g.Request == (Digest{}) && g.Rates == nil && g.Charges == nil {
+	if h.Gates = &g; g.Asked == nil && g.Request == (Digest{}) && g.Rates == nil && g.Charges == nil && g.Owner == (Principal{}) {
 		h.Gates = nil
 	}
 }

@@ -169,12 +169,15 @@ func DecodeCommand(b []byte) (Command, error) {
 // command is the one field of message Command: its number is the kind.
 func (f *codec) command(c *Command) {
 	if f.Writes() {
-		kind := protowire.Number((*c).Kind())
+		kind, by := protowire.Number((*c).Kind()), (*c).Authority()
+		f.authority(&by)
 		for m := f.Message(kind, true); f.Visit(&m); {
 			f.commandFields(*c)
 		}
 		return
 	}
+	var by *Authority
+	f.authority(&by)
 	for f.Field() != 0 {
 		if *c != nil {
 			f.Fail("a second kind of command")
@@ -193,6 +196,7 @@ func (f *codec) command(c *Command) {
 			f.commandFields(*c)
 		}
 		trim(*c)
+		f.authorize(*c, by)
 	}
 }
 

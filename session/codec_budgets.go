@@ -155,6 +155,7 @@ func (g *HeldGates) fields(f *codec) {
 		clockFields(f, g.Asked)
 	}
 	f.digest(2, &g.Request)
+	f.Fingerprint(3, (*[8]byte)(&g.Owner))
 	for i, n := elements(f, 10, &g.Rates, MaxRates); i < n; i++ {
 		for m := f.Message(10, true); f.Visit(&m); {
 			r := &g.Rates[i]

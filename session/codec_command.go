@@ -86,6 +86,16 @@ func newCommand(kind protowire.Number) Command {
 		return new(Append)
 	case 35:
 		return new(DeleteList)
+	case 36:
+		return new(PutToken)
+	case 37:
+		return new(RevokeToken)
+	case 38:
+		return new(Deny)
+	case 39:
+		return new(Allow)
+	case 40:
+		return new(PutQuotas)
 	}
 	return nil
 }
@@ -192,6 +202,16 @@ func (f *codec) commandFields(c Command) {
 		c.fields(f)
 	case *Swept:
 		c.fields(f)
+	case *PutToken:
+		c.fields(f)
+	case *RevokeToken:
+		c.fields(f)
+	case *Deny:
+		c.fields(f)
+	case *Allow:
+		c.fields(f)
+	case *PutQuotas:
+		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))
 	}
@@ -208,6 +228,7 @@ func (c *Open) fields(f *codec) {
 	f.Kept(8, &c.Parent)
 	f.attributes(9, &c.Attributes)
 	f.digest(10, &c.Over)
+	f.digest(11, &c.Token)
 }
 
 func (f *codec) attributes(num protowire.Number, v *[]Attr) {

@@ -82,7 +82,7 @@ func oneOfEach() map[Key]Record {
 				Pools: []Hold{{unique.Make("policy/p"), 20, 21}}, Rule: 22, Kind: Model,
 				Gates: &HeldGates{Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 25, 26, 27}}, Charges: []Charged{{unique.Make("b"), unique.Make("a"), 23, 24, 25}}},
 			}},
-			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24},
+			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24, Token: Digest{25}},
 			Gates: &Gates{Signal: Kill, Reason: "r", Since: 26, ModelCalls: 27, AgentCalls: 28, Handoffs: 29, FailedAt: 30},
 		},
 		"pn/x": pool,
@@ -90,7 +90,7 @@ func oneOfEach() map[Key]Record {
 			Used: 1, IDs: finished,
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
-				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
+				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Owner: Principal{4}, Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
 			}},
 		},
 		"yn/x": &Policy{Tree: []byte("tree"), Pin: pin, Names: []string{"p", "q"}, First: "q"},
@@ -112,7 +112,13 @@ func oneOfEach() map[Key]Record {
 			Session: "s", Call: "c", Agent: "a", Tool: "t", Policy: Digest{7}, Rule: 8, Request: Digest{9}, Preview: "{}", Reason: "r", Asked: 10, Kind: Sampling, Server: "l",
 		},
 		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4},
-		"gn/":  &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
+		"wn/": &Access{
+			Epoch:  1,
+			Tokens: []Token{{ID: "t", Hash: Digest{2}, Roles: 3, Agents: []string{"a"}, Policies: []string{"p"}, Made: 4, Expires: 5, By: "b", Label: "l"}},
+			Denied: []DeniedSubject{{"s", "r", 6}},
+			Quotas: Quotas{7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+		},
+		"gn/": &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
 	}
 }
 

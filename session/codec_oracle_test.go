@@ -45,7 +45,7 @@ func toProto(t testing.TB, from reflect.Value, m protoreflect.Message) {
 func gather(from reflect.Value, d protoreflect.MessageDescriptor, into map[string]reflect.Value) {
 	for i := range from.NumField() {
 		f := from.Type().Field(i)
-		if !f.IsExported() {
+		if !f.IsExported() || f.Type == reflect.TypeFor[Authorized]() { // which stands beside the command
 			continue
 		}
 		name := strings.ToLower(f.Name)
@@ -103,6 +103,8 @@ func scalar(t testing.TB, fd protoreflect.FieldDescriptor, v reflect.Value) prot
 			return protoreflect.Value{}
 		}
 		return protoreflect.ValueOfBytes(x[:])
+	case Principal:
+		return scalar(t, fd, reflect.ValueOf(Fingerprint(x)))
 	case Fingerprint:
 		var n uint64
 		for i, b := range x {
@@ -142,6 +144,9 @@ func oneof(t testing.TB, v any, m proto.Message) proto.Message {
 	for i := range fields.Len() {
 		if fd := fields.Get(i); string(fd.Message().Name()) == from.Type().Name() {
 			toProto(t, from, m.ProtoReflect().Mutable(fd).Message())
+			if c, ok := v.(Command); ok && c.Authority() != nil {
+				toProto(t, reflect.ValueOf(c.Authority()).Elem(), m.ProtoReflect().Mutable(fields.ByName("authority")).Message())
+			}
 			return m
 		}
 	}

@@ -109,6 +109,8 @@ func recordNumber(r Record) protowire.Number {
 		return 15
 	case *ListItem:
 		return 16
+	case *Access:
+		return 17
 	}
 	panic(fmt.Sprintf("session: no encoding of %T", r))
 }
@@ -147,6 +149,8 @@ func newRecord(number protowire.Number) Record {
 		return new(List)
 	case 16:
 		return new(ListItem)
+	case 17:
+		return new(Access)
 	}
 	return nil
 }
@@ -189,6 +193,8 @@ func (f *codec) recordFields(r Record) {
 	case *ListItem:
 		r.fields(f)
 	case *Signals:
+		r.fields(f)
+	case *Access:
 		r.fields(f)
 	case *Approval:
 		r.fields(f)
@@ -316,6 +322,7 @@ func (f *codec) more(num protowire.Number, v **More) {
 		f.attributes(2, &(*v).Attributes)
 		f.digest(3, &(*v).Baseline)
 		f.Sint64(4, &(*v).Drift)
+		f.digest(5, &(*v).Token)
 	}
 }
 

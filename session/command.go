@@ -6,10 +6,16 @@ import "time"
 // how to add one.
 type Command interface {
 	// Touches lists the records that applying the command may read or write.
-	// It depends on the command alone, so that a backend can fetch them first.
+	// It depends on the command alone, so that a backend can fetch them first; see
+	// Footprint.
 	Touches() []Key
 	// Kind is the command's number in log.proto, the same for ever.
 	Kind() uint16
+	// Namespace is in which namespace the command works; empty if in all.
+	Namespace() string
+	// Authority is who asked for the command, and by what it was judged; nil
+	// where that is not known.
+	Authority() *Authority
 }
 
 // CallKind says what a call is. Attempts count all kinds, calls count tool and
@@ -114,6 +120,7 @@ type (
 	// answer is StalePremise. So it is where Over is not what a session of this
 	// id still pins that is over and was not dropped yet: After has that session.
 	Open struct {
+		Authorized
 		NS, Session string
 		Content     Fingerprint
 		Agent       string
@@ -123,11 +130,13 @@ type (
 		Parent      string
 		Attributes  []Attr // by name
 		Over        Digest // premise; zero, as a rule
+		Token       Digest // SHA-256 of the secret that calls of the session bring; zero: they need none
 	}
 
 	// Begin asks to run one call. It is also how a waiter claims its slot: the
 	// same command again.
 	Begin struct {
+		Authorized
 		NS, Session, Call string
 		Content           Fingerprint
 		CallKind          CallKind
@@ -149,6 +158,7 @@ type (
 	// End reports that a call has finished. Pools is a premise: where it holds
 	// slots. Tokens below 0 means that what was reserved was used.
 	End struct {
+		Authorized
 		NS, Session, Call string
 		Pools             []string
 		Status            Status
@@ -162,6 +172,7 @@ type (
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.
 	Cancel struct {
+		Authorized
 		NS, Session, Call string
 		Client            string
 		Pools             []string
@@ -171,6 +182,7 @@ type (
 	// Close ends a session and frees its slots. Pools, Digest and Asked, the calls
 	// that wait for approvals, are premises.
 	Close struct {
+		Authorized
 		NS, Session string
 		Pools       []string
 		Digest      Digest
@@ -182,6 +194,7 @@ type (
 	// Acquire asks for a slot of a pool; sent again, it claims the slot of a
 	// waiter.
 	Acquire struct {
+		Authorized
 		NS, Client, Slot string
 		Content          Fingerprint
 		Pool             string
@@ -195,6 +208,7 @@ type (
 	// Renew keeps a slot, or all slots of a call if Session is set, or the
 	// place of a waiter.
 	Renew struct {
+		Authorized
 		NS, Client, Session string
 		ID                  string // of the slot or the call
 		Pools               []string
@@ -204,6 +218,7 @@ type (
 
 	// Release gives a slot back.
 	Release struct {
+		Authorized
 		NS, Client, Slot string
 		Pool             string
 		Token            uint64
@@ -213,6 +228,7 @@ type (
 	// HolderClient, or of a call if Session is set; then all slots of the call
 	// go, and it is settled as lapsed.
 	ForceRelease struct {
+		Authorized
 		NS      string
 		By      Maker
 		Session string
@@ -223,6 +239,7 @@ type (
 
 	// PutPool makes or changes a pool.
 	PutPool struct {
+		Authorized
 		NS        string
 		By        Maker
 		Pool      string
@@ -233,6 +250,7 @@ type (
 
 	// DeletePool removes a pool. Its tokens are not given out again.
 	DeletePool struct {
+		Authorized
 		NS    string
 		By    Maker
 		Pool  string
@@ -241,6 +259,7 @@ type (
 
 	// PutPolicy stores a tree and lets its name point to it.
 	PutPolicy struct {
+		Authorized
 		NS     string
 		By     Maker
 		Name   string
@@ -252,6 +271,7 @@ type (
 	// DeletePolicy removes a tree that nobody pins, and Name if it is not
 	// empty; Digest is then the premise of what it points to.
 	DeletePolicy struct {
+		Authorized
 		NS     string
 		By     Maker
 		Name   string
@@ -261,6 +281,7 @@ type (
 
 	// Set writes a counter or a text.
 	Set struct {
+		Authorized
 		NS    string
 		By    Maker
 		Key   string
@@ -272,6 +293,7 @@ type (
 
 	// Delete removes a counter or a text.
 	Delete struct {
+		Authorized
 		NS        string
 		By        Maker
 		Key       string
@@ -280,6 +302,7 @@ type (
 
 	// Increment adds to a counter.
 	Increment struct {
+		Authorized
 		NS     string
 		By     Maker
 		Key    string
@@ -289,6 +312,7 @@ type (
 	// PutHash registers the content hash of a tool (adapter contract 5.5); an
 	// empty Hash removes it.
 	PutHash struct {
+		Authorized
 		NS   string
 		By   Maker
 		Tool string
@@ -300,6 +324,7 @@ type (
 	// client is named, its own record is lowered too; for that it forgets all
 	// the ids that it finished.
 	Repair struct {
+		Authorized
 		NS        string
 		By        Maker
 		Client    string // optional
@@ -487,4 +512,4 @@ func (*Swept) Kind() uint16        { return 22 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 35
+const Version = 40

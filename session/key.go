@@ -27,10 +27,11 @@ const (
 	KindStanding  = 'f' // a standing approval, by a hash of what it is for
 	KindList      = 'l' // the head of a list, and its items
 	KindSignals   = 'g' // the STOPs and KILLs that stand in a namespace
+	KindAccess    = 'w' // who may do what in a namespace
 )
 
 // letters has the letter of each record at its number in log.proto.
-const letters = "spcymiknbhgafull"
+const letters = "spcymiknbhgafullw"
 
 func key(kind byte, ns, name string) Key {
 	var b strings.Builder
@@ -51,6 +52,7 @@ func CounterKey(ns, name string) Key     { return key(KindCounter, ns, name) }
 func NamespaceKey(ns string) Key         { return key(KindNamespace, ns, "") }
 func BaselineKey(ns, session string) Key { return key(KindBaseline, ns, session) }
 func SignalsKey(ns string) Key           { return key(KindSignals, ns, "") }
+func AccessKey(ns string) Key            { return key(KindAccess, ns, "") }
 func HashKey(ns, tool string) Key        { return key(KindHash, ns, tool) }
 func ApprovalKey(ns, id string) Key      { return key(KindApproval, ns, id) }
 func StandingKey(ns, id string) Key      { return key(KindStanding, ns, id) }

@@ -137,6 +137,7 @@ func ofList(name string) (ok, head bool) {
 type (
 	// Append puts items at the end of a list, which is made if there is none.
 	Append struct {
+		Authorized
 		NS    string
 		By    Maker
 		Key   string
@@ -150,6 +151,7 @@ type (
 
 	// DeleteList removes a list.
 	DeleteList struct {
+		Authorized
 		NS  string
 		By  Maker
 		Key string

@@ -68,8 +68,8 @@ func (s *State) open(c *Open, r *Result) {
 		// One of its id may be among those that were dropped, or was just now.
 		x.IDs = ids.Forgotten(s.namespace(c.NS).ForgotSessions)
 	}
-	if c.Parent != "" || len(c.Attributes) > 0 {
-		x.More = &More{Parent: c.Parent, Attributes: c.Attributes}
+	if c.Parent != "" || len(c.Attributes) > 0 || c.Token != (Digest{}) {
+		x.More = &More{Parent: c.Parent, Attributes: c.Attributes, Token: c.Token}
 	}
 	s.write(k, x)
 	s.pin(c.NS, c.Digest, c.Session, 1)

@@ -69,6 +69,7 @@ type (
 
 	// PutRate makes or changes a rate.
 	PutRate struct {
+		Authorized
 		NS    string
 		By    Maker
 		Rate  string
@@ -79,6 +80,7 @@ type (
 
 	// DeleteRate removes a rate for which nobody waits.
 	DeleteRate struct {
+		Authorized
 		NS   string
 		By   Maker
 		Rate string
@@ -87,6 +89,7 @@ type (
 	// TakeRate spends at a rate; sent again, it claims for a waiter. Once it was
 	// granted nothing stays open.
 	TakeRate struct {
+		Authorized
 		NS, Client, ID string
 		Content        Fingerprint
 		Rate           string

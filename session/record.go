@@ -95,6 +95,7 @@ type More struct {
 	Attributes []Attr
 	Baseline   Digest // of the first output; the text is a record of its own
 	Drift      int64  // the latest score, in millionths
+	Token      Digest // of the secret that its calls bring; zero: they need none
 }
 
 // A ToolCount counts the calls of one tool, and the requests of a server of that

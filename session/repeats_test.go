@@ -58,6 +58,21 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 		{"Append", nil, func(m session.Maker) session.Command {
 			return &session.Append{NS: ns, By: m, Key: "k", Items: []string{"one"}, TTL: time.Hour, Exact: true}
 		}, undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour, From: 1})},
+		{"PutToken", nil, func(m session.Maker) session.Command {
+			return &session.PutToken{NS: ns, By: m, Token: session.Token{ID: "t", Hash: session.Digest{1}, Roles: 2}}
+		}, undo(&session.RevokeToken{NS: ns, By: session.Maker{Client: "x"}, ID: "t"})},
+		{"RevokeToken", undo(&session.PutToken{NS: ns, By: session.Maker{Client: "x"}, Token: session.Token{ID: "t", Hash: session.Digest{1}, Roles: 2}}),
+			func(m session.Maker) session.Command { return &session.RevokeToken{NS: ns, By: m, ID: "t"} },
+			undo(&session.PutToken{NS: ns, By: session.Maker{Client: "x"}, Token: session.Token{ID: "t", Hash: session.Digest{2}, Roles: 2}})},
+		{"Deny", nil, func(m session.Maker) session.Command {
+			return &session.Deny{NS: ns, By: m, Denied: session.DeniedSubject{Subject: "cert:a"}}
+		}, undo(&session.Allow{NS: ns, By: session.Maker{Client: "x"}, Subject: "cert:a"})},
+		{"Allow", undo(&session.Deny{NS: ns, By: session.Maker{Client: "x"}, Denied: session.DeniedSubject{Subject: "cert:a"}}),
+			func(m session.Maker) session.Command { return &session.Allow{NS: ns, By: m, Subject: "cert:a"} },
+			undo(&session.Deny{NS: ns, By: session.Maker{Client: "x"}, Denied: session.DeniedSubject{Subject: "cert:a"}})},
+		{"PutQuotas", nil, func(m session.Maker) session.Command {
+			return &session.PutQuotas{NS: ns, By: m, Quotas: session.Quotas{Sessions: 1}}
+		}, undo(&session.PutQuotas{NS: ns, By: session.Maker{Client: "x"}, Quotas: session.Quotas{Sessions: 2}})},
 		{"DeleteList", undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"one"}, TTL: time.Hour}),
 			func(m session.Maker) session.Command { return &session.DeleteList{NS: ns, By: m, Key: "k"} },
 			undo(&session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{"two"}, TTL: time.Hour})},

@@ -115,6 +115,16 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putStanding(c)
 	case *DeleteStanding:
 		s.deleteStanding(c, r)
+	case *PutToken:
+		s.putToken(c, r)
+	case *RevokeToken:
+		s.revokeToken(c, r)
+	case *Deny:
+		s.deny(c, r)
+	case *Allow:
+		s.allow(c, r)
+	case *PutQuotas:
+		s.putQuotas(c)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}

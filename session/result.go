@@ -72,7 +72,9 @@ const (
 	AlreadyDecided    Code = 58        // the approval is not pending any more
 	SelfApproval      Code = 59        // the approver is the agent that asks
 	BudgetHasChildren Code = 61        // others are below it
-	numCodes          Code = 63
+	StaleAccess       Code = 62        // who may do what has changed since it was judged
+	TooManyTokens     Code = 63        // cap: tokens, or denied subjects, of a namespace
+	numCodes          Code = 64
 )
 
 // The key has another version, or the list another length, than the caller named.
@@ -229,6 +231,7 @@ var codeNames = [numCodes]string{
 	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
 	ApprovalRequired: "approval required", ApprovalDenied: "approval denied", ApprovalExpired: "approval expired",
 	AlreadyVoted: "already voted", AlreadyDecided: "already decided", SelfApproval: "self approval",
+	StaleAccess: "stale access", TooManyTokens: "too many tokens",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

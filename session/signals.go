@@ -61,6 +61,7 @@ func (t Target) Hits(agent, policy string) bool {
 type (
 	// Signal stops its target, kills it, or lets it go on.
 	Signal struct {
+		Authorized
 		NS     string
 		By     Maker
 		Target Target
@@ -71,6 +72,7 @@ type (
 	// Swept says that all sessions of a KILL are closed. Number is a premise: a
 	// later KILL of the same target is another.
 	Swept struct {
+		Authorized
 		NS     string
 		Target Target
 		Number uint64

@@ -79,6 +79,9 @@ func (s *State) acquire(c *Acquire, r *Result) {
 		x.IDs.Add(remembered(c.Slot, c.Content, code, 0, 0))
 		return
 	}
+	if by := c.principal(); by != (Principal{}) {
+		h.changeGates(func(g *HeldGates) { g.Owner = by })
+	}
 	x.Open = append(x.Open, h)
 	s.slotAnswer(&h, p, r)
 }
@@ -102,7 +105,7 @@ func (s *State) recallSlot(m *ids.Remembered, content Fingerprint, r *Result) {
 }
 
 func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
-	if h.Content != c.Content || h.Pools[0].Pool.Value() != c.Pool {
+	if h.Content != c.Content || h.Pools[0].Pool.Value() != c.Pool || !h.ownedBy(c.principal()) {
 		r.Code = IDReused
 		return
 	}
@@ -159,6 +162,12 @@ func (s *State) acquireAgain(c *Acquire, k ref, x *Client, h *Held, r *Result) {
 	s.slotAnswer(h, p, r)
 }
 
+// ownedBy reports whether a slot is a principal's: whoever took it, and anybody's
+// where nobody was asked when it was taken. That of a call is nobody's own.
+func (h *Held) ownedBy(by Principal) bool {
+	return h.Gates == nil || h.Gates.Owner == (Principal{}) || h.Gates.Owner == by
+}
+
 // finish removes what is open and remembers how it ended.
 func (x *Client) finish(h *Held, code Code, value uint64) {
 	x.IDs.Add(remembered(h.ID(), h.Content, code, 0, value))
@@ -206,7 +215,7 @@ func (s *State) release(c *Release, r *Result) {
 	if seeded.On(seeded.AnyToken) {
 		c = &Release{NS: c.NS, Client: c.Client, Slot: c.Slot, Pool: c.Pool, Token: h.Pools[0].Token}
 	}
-	if h.Waiting() || h.Pools[0].Token != c.Token {
+	if h.Waiting() || h.Pools[0].Token != c.Token || !h.ownedBy(c.principal()) {
 		r.Code = Fenced
 		return
 	}
@@ -253,7 +262,7 @@ func (s *State) renew(c *Renew, r *Result) {
 		return
 	}
 	if !h.Waiting() && !slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == c.Token }) ||
-		h.Waiting() && c.Token != 0 {
+		h.Waiting() && c.Token != 0 || !h.ownedBy(c.principal()) {
 		r.Code = Fenced
 		return
 	}
@@ -345,6 +354,10 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 			return
 		}
 		s.noSlot(k, x, c.Call, r)
+		return
+	}
+	if !h.ownedBy(c.principal()) {
+		r.Code = Fenced
 		return
 	}
 	if !h.Waiting() {

@@ -31,6 +31,7 @@ type StandingOf struct {
 type (
 	// PutStanding makes a standing approval, or makes it anew.
 	PutStanding struct {
+		Authorized
 		NS    string
 		By    Maker
 		Of    StandingOf
@@ -41,6 +42,7 @@ type (
 
 	// DeleteStanding takes one back.
 	DeleteStanding struct {
+		Authorized
 		NS string
 		By Maker
 		ID string

@@ -358,7 +358,9 @@ func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
 	for i, c := range cmds {
 		s.lapsed = nil
 		s.guard(c)
-		s.apply(c, &results[i])
+		if !s.staleAccess(c, &results[i]) {
+			s.apply(c, &results[i])
+		}
 		results[i].Lapsed = s.lapsed
 	}
 	s.touched = nil

@@ -113,6 +113,8 @@ func (s *State) restore() {
 			if s.approval(k) != nil {
 				s.finishApproval(k, approval.Cancelled)
 			}
+		case *Access:
+			s.restoreAccess(k, x)
 		case *Standing: // it may have been taken back since, or used up
 			s.put(k, nil)
 		case *Client:

@@ -71,6 +71,17 @@ const (
 	// MaxRule is the highest number of a rule: what a remembered id has room for.
 	MaxRule = 1<<14 - 1
 
+	// MaxTokens and MaxDenied are how many tokens and denied subjects a namespace
+	// has, MaxPatterns how many agents or policies one token names, and MaxSubject
+	// how long the name of a principal is.
+	MaxTokens   = 4096
+	MaxDenied   = 4096
+	MaxPatterns = 64
+	MaxSubject  = 256
+	// MaxQuota is the highest quota of any kind.
+	MaxQuota     = 1 << 50
+	maxUnixMilli = 1<<48 - 1
+
 	million = 1_000_000
 )
 
@@ -177,6 +188,22 @@ func Validate(c Command) error {
 		v.of = "Swept"
 		v.namespace(c.NS)
 		v.target(c.Target)
+	case *PutToken:
+		v.putToken(c)
+	case *RevokeToken:
+		v.of = "RevokeToken"
+		v.access(c.NS, c.By)
+		v.id("ID", c.ID)
+	case *Deny:
+		v.deny(c)
+	case *Allow:
+		v.of = "Allow"
+		v.access(c.NS, c.By)
+		v.text("Subject", c.Subject, 1, MaxSubject)
+	case *PutQuotas:
+		v.of = "PutQuotas"
+		v.access(c.NS, c.By)
+		v.quotas(&c.Quotas)
 	case *Tick:
 		v.tick(c)
 	case *Restore:
@@ -468,6 +495,10 @@ func (v *validator) tick(c *Tick) {
 	}
 }
 
+// clusterKinds are of what the reserved namespace has: who may do what, and what is
+// remembered of the requests that changed it.
+const clusterKinds = string(rune(KindAccess)) + string(rune(KindClient)) + string(rune(KindNamespace))
+
 // wellFormed reports whether the key is a letter for a kind, a namespace, a
 // slash and a name.
 func (k Key) wellFormed() bool {
@@ -475,7 +506,7 @@ func (k Key) wellFormed() bool {
 		return false
 	}
 	i := strings.IndexByte(string(k), '/')
-	if i <= 1 || badNamespace(string(k[1:i])) != "" {
+	if i <= 1 || badNamespace(string(k[1:i])) != "" && !(k[1:i] == ClusterNamespace && strings.IndexByte(clusterKinds, k[0]) >= 0) {
 		return false
 	}
 	name, most := string(k[i+1:]), MaxKey

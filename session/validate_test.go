@@ -33,7 +33,7 @@ func validCommands() map[string]Command {
 			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}, Kinds: []KindLimit{{Model, 0}, {Agent, 1}}}},
 		"DeletePolicy":   &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
 		"Set":            &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
-		"Delete":         &Delete{NS: "default", By: by, Key: "k"},
+		"Delete":         &Delete{Authorized: Authorized{&Authority{Principal: Principal{1, 2}, Epoch: 3}}, NS: "default", By: by, Key: "k"},
 		"Increment":      &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
 		"Tick":           &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":        &Restore{},
@@ -54,6 +54,11 @@ func validCommands() map[string]Command {
 		"DeleteBudget":   &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
 		"Append":         &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
 		"DeleteList":     &DeleteList{NS: "default", By: by, Key: "any key"},
+		"PutToken":       &PutToken{NS: ClusterNamespace, By: by, Token: Token{ID: "t", Hash: Digest{1}, Roles: 2, Agents: []string{"a*"}, Policies: []string{"p"}, Made: 1, Expires: 2, By: "local:0", Label: "one"}, Before: 1},
+		"RevokeToken":    &RevokeToken{NS: "default", By: by, ID: "t"},
+		"Deny":           &Deny{NS: "default", By: by, Denied: DeniedSubject{Subject: "cert:x", Reason: "lost", At: 1}},
+		"Allow":          &Allow{NS: "default", By: by, Subject: "cert:x"},
+		"PutQuotas":      &PutQuotas{NS: "default", By: by, Quotas: Quotas{Sessions: 1, Clients: 2, Pools: 3, Policies: 4, Keys: 5, Bytes: 6, Waiters: 7, Followers: 8, Streams: 9, Operations: 10}},
 	}
 }
 
@@ -486,6 +491,30 @@ func TestCaps(t *testing.T) {
 		}},
 		{"Append.From", []func(Command){on(func(c *Append) { c.From = MaxList / MinItemSize })}, []func(Command){
 			on(func(c *Append) { c.From = -1 }), on(func(c *Append) { c.From = MaxList/MinItemSize + 1 }),
+		}},
+		{"PutToken.NS", []func(Command){on(func(c *PutToken) { c.NS = "team" })}, []func(Command){
+			on(func(c *PutToken) { c.NS = "$other" }), on(func(c *PutToken) { c.NS = "" }),
+		}},
+		{"PutToken.Token.ID", nil, []func(Command){on(func(c *PutToken) { c.Token.ID = "" }), on(func(c *PutToken) { c.Token.ID = "a b" })}},
+		{"PutToken.Token.Hash", nil, []func(Command){on(func(c *PutToken) { c.Token.Hash = Digest{} })}},
+		{"PutToken.Token.Roles", nil, []func(Command){on(func(c *PutToken) { c.Token.Roles = 0 }), on(func(c *PutToken) { c.Token.Roles = 1 << 15 })}},
+		{"PutToken.Token.Agents", []func(Command){on(func(c *PutToken) { c.Token.Agents = times(MaxPatterns, numbered) })}, []func(Command){
+			on(func(c *PutToken) { c.Token.Agents = times(MaxPatterns+1, numbered) }),
+		}},
+		{"PutToken.Token.Agents[0]", nil, []func(Command){on(func(c *PutToken) { c.Token.Agents[0] = "" }), on(func(c *PutToken) { c.Token.Agents[0] = text(MaxID + 1) })}},
+		{"PutToken.Token.Policies", nil, []func(Command){on(func(c *PutToken) { c.Token.Policies = times(MaxPatterns+1, numbered) })}},
+		{"PutToken.Token.Made", nil, []func(Command){on(func(c *PutToken) { c.Token.Made = -1 })}},
+		{"PutToken.Token.Expires", nil, []func(Command){on(func(c *PutToken) { c.Token.Expires = -1 })}},
+		{"PutToken.Token.By", nil, []func(Command){on(func(c *PutToken) { c.Token.By = text(MaxSubject + 1) })}},
+		{"PutToken.Token.Label", nil, []func(Command){on(func(c *PutToken) { c.Token.Label = "a\nb" })}},
+		{"PutToken.Before", nil, []func(Command){on(func(c *PutToken) { c.Before = -1 })}},
+		{"RevokeToken.ID", nil, []func(Command){on(func(c *RevokeToken) { c.ID = "" })}},
+		{"Deny.Denied.Subject", nil, []func(Command){on(func(c *Deny) { c.Denied.Subject = "" }), on(func(c *Deny) { c.Denied.Subject = text(MaxSubject + 1) })}},
+		{"Deny.Denied.Reason", nil, []func(Command){on(func(c *Deny) { c.Denied.Reason = text(MaxReason + 1) })}},
+		{"Deny.Denied.At", nil, []func(Command){on(func(c *Deny) { c.Denied.At = -1 })}},
+		{"Allow.Subject", nil, []func(Command){on(func(c *Allow) { c.Subject = "" })}},
+		{"PutQuotas.Quotas", []func(Command){on(func(c *PutQuotas) { c.Quotas.Bytes = MaxQuota })}, []func(Command){
+			on(func(c *PutQuotas) { c.Quotas.Bytes = MaxQuota + 1 }), on(func(c *PutQuotas) { c.Quotas.Operations = -1 }),
 		}},
 		{"DeleteList.Key", nil, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
 		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},

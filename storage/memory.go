@@ -159,6 +159,7 @@ func (m *Memory) Restore(_ context.Context, r io.Reader) error {
 	now := m.logTime()
 	state.SetClock(now, m.state.Generation())
 	m.ahead += state.Now() - now
+	state.KeepAccess(m.state)
 	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 	m.state = state
 	m.index++

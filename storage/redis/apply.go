@@ -69,7 +69,7 @@ func (r *Store) applyOne(ctx context.Context, cmds []session.Command) []storage.
 	if _, ok := cmds[0].(*session.Tick); ok || session.Validate(cmds[0]) != nil {
 		return nil
 	}
-	keys := cmds[0].Touches()
+	keys := session.Footprint(cmds[0])
 	if len(keys) == 0 {
 		return nil
 	}
@@ -102,7 +102,7 @@ func partition(c session.Command) (map[string]session.Command, error) {
 		}
 		return parts, nil
 	}
-	keys := c.Touches()
+	keys := session.Footprint(c)
 	if len(keys) == 0 {
 		return nil, storage.Invalid(fmt.Errorf("%T is a part of Store.Restore", c))
 	}

@@ -46,7 +46,7 @@ func (a *ask) parts(i int) uint16 {
 }
 
 func askOf(c session.Command) ask {
-	a := ask{keys: c.Touches(), ids: -1}
+	a := ask{keys: session.Footprint(c), ids: -1}
 	if k, part, ok := session.IDOf(c); ok {
 		a.ids, a.part = slices.Index(a.keys, k), part
 	}

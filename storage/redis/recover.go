@@ -55,7 +55,7 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	}
 	was := map[session.Key]wire.Entry{}
 	state := session.New()
-	err := r.readAll(ctx, map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
+	err := r.readAll(ctx, "", map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
 		switch whole(r.place(k.Namespace()), k, &x); {
 		case x.Bad != nil && errors.Is(x.Bad.Err, wire.ErrPartGone):
 			x.Record, x.Bad = withoutIDs(x.Record), nil

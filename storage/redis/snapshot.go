@@ -102,7 +102,7 @@ func (r *Store) save(ctx context.Context) (*session.State, error) {
 	defer f.thaw()
 	state := session.New()
 	var without []string
-	err = r.readAll(ctx, epochs, func(k session.Key, x wire.Entry) error {
+	err = r.readAll(ctx, "", epochs, func(k session.Key, x wire.Entry) error {
 		switch whole(r.place(k.Namespace()), k, &x); {
 		case x.Bad != nil:
 			without = append(without, string(k))
@@ -124,10 +124,10 @@ func (r *Store) save(ctx context.Context) (*session.State, error) {
 	return state, nil
 }
 
-// readAll visits every record of the domains with all its ids. After each page
-// it asks still whether to go on.
-func (r *Store) readAll(ctx context.Context, epochs map[*domain]*epoch, visit func(session.Key, wire.Entry) error, still func() error) error {
-	lists, err := r.lists(ctx, "")
+// readAll visits every record of the domains whose key begins so, with all its ids.
+// After each page it asks still whether to go on.
+func (r *Store) readAll(ctx context.Context, prefix session.Key, epochs map[*domain]*epoch, visit func(session.Key, wire.Entry) error, still func() error) error {
+	lists, err := r.lists(ctx, prefix)
 	if err != nil {
 		return err
 	}
@@ -178,8 +178,12 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 		now, _ := d.clock.now()
 		state.SetClock(now, d.current().generation)
 	}
-	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
-	if err := r.replaceAll(ctx, state); err != nil {
+	err = r.keepAccess(ctx, state)
+	if err == nil {
+		state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+		err = r.replaceAll(ctx, state)
+	}
+	if err != nil {
 		return storage.Fail(storage.Unknown, fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err))
 	}
 	for _, d := range r.allDomains() {
@@ -192,6 +196,26 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	}
 	r.tell()
 	return nil
+}
+
+// keepAccess leaves who may do what as it is: see session.State.KeepAccess.
+func (r *Store) keepAccess(ctx context.Context, state *session.State) error {
+	epochs := map[*domain]*epoch{}
+	for _, d := range r.allDomains() {
+		epochs[d] = d.current()
+	}
+	present := session.NewPartial()
+	err := r.readAll(ctx, session.Key(string(rune(session.KindAccess))), epochs, func(k session.Key, x wire.Entry) error {
+		if x.Bad != nil {
+			return fmt.Errorf("who may do what in the namespace %s is damaged: %w", k.Namespace(), x.Bad.Err)
+		}
+		if x.Record != nil {
+			present.Put(k, x.Record)
+		}
+		return nil
+	}, nil)
+	state.KeepAccess(present)
+	return err
 }
 
 // fence stops all nodes from serving, this one included. Where it fails it tells

@@ -48,6 +48,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"who writes under a condition writes on what he saw", compareAndSet},
 		{"a list loses nothing and has no holes", lists},
 		{"nothing is admitted that began behind a STOP", stopped},
+		{"nothing is admitted behind a revocation that was judged before it", revoked},
+		{"a restore changes nothing of who may do what", accessRestored},
 		{"budgets are never charged beyond their amounts", charged},
 		{"a claim whose budget is gone is refused", unpaid},
 		{"a KILL keeps sessions out, and is to be swept until it is", killed},

@@ -165,7 +165,7 @@ func (c *Checker) Step(s Step) (err error) {
 	}
 	var touched []session.Key
 	for _, cmd := range s.Commands {
-		touched = append(touched, cmd.Touches()...)
+		touched = append(touched, session.Footprint(cmd)...)
 	}
 	slices.Sort(touched)
 	for _, k := range slices.Compact(touched) {

@@ -87,6 +87,9 @@ func (g *Generator) open() session.Command {
 	if g.once(6) {
 		c.Parent, c.Attributes = "parent", []session.Attr{{Name: "a", Value: fmt.Sprint(g.n)}}
 	}
+	if g.known && g.once(4) {
+		c.Token = session.Digest{byte(1 + g.n%200)}
+	}
 	return c
 }
 

@@ -58,6 +58,7 @@ type profile struct {
 	crowd    bool // nothing ends
 	one      bool // of sessions
 	large    bool // items of lists
+	known    bool // nodes know who asks
 }
 
 var namespaces = []string{"one", "two"}
@@ -103,6 +104,7 @@ func NewGenerator(seed uint64, m *Model) *Generator {
 		rarely(map[string]int{"signal": 100})
 		p.agents = 400
 	}
+	p.known = r.IntN(3) > 0
 	return &Generator{profile: p, m: m, r: r, asked: map[string]session.Command{}}
 }
 
@@ -206,9 +208,9 @@ func (m *Model) deadlines() (all []time.Duration) {
 // something else in it.
 func (g *Generator) command() session.Command {
 	if len(g.past) > 0 && g.r.IntN(8) == 0 {
-		return g.again(g.past[max(0, len(g.past)-1-g.r.IntN(40))])
+		return g.authorized(g.again(g.past[max(0, len(g.past)-1-g.r.IntN(40))]))
 	}
-	c := g.fresh()
+	c := g.authorized(g.fresh())
 	if g.past = append(g.past, c); len(g.past) > 100 {
 		g.past = g.past[50:]
 	}
@@ -251,6 +253,7 @@ var kinds = []struct {
 	{"tick", 2, (*Generator).tick},
 	{"signal", 3, (*Generator).signal},
 	{"swept", 2, (*Generator).swept},
+	{"access", 1, (*Generator).access},
 	{"decide", 9, (*Generator).decide},
 	{"ask", 1, (*Generator).ask},
 	{"cancelApproval", 1, (*Generator).cancelApproval},

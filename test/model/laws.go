@@ -48,7 +48,7 @@ func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command
 	pools, sessions := map[session.Key]bool{}, map[session.Key]bool{}
 	for i, c := range cmds {
 		l.answer(s, c, &results[i])
-		for _, k := range c.Touches() {
+		for _, k := range session.Footprint(c) {
 			switch k.Kind() {
 			case session.KindPool:
 				pools[k] = true

@@ -49,6 +49,7 @@ type space struct {
 	signalled      bool   // something stood once
 	approvals      map[string]*appr
 	standings      map[string]*stands
+	access         *access // nil until something was put
 }
 
 type sess struct {
@@ -69,6 +70,7 @@ type sess struct {
 	baseline   session.Digest
 	text       string // of the baseline
 	drift      int64
+	token      session.Digest  // of the secret of its calls
 	kinds      [5]uint32       // calls by kind, of those that the policy limits
 	failedAt   time.Duration   // the latest failure, if there is a breaker
 	unreported []session.Lapse // for whoever looks first
@@ -99,8 +101,9 @@ type held struct {
 	pools                    []hold
 	spent                    []spent // what its end corrects
 	charges                  []charged
-	agreed                   session.Digest // to what people, or what stands, have agreed
-	asked                    *appr          // that it waits for
+	agreed                   session.Digest    // to what people, or what stands, have agreed
+	asked                    *appr             // that it waits for
+	owner                    session.Principal // of a slot
 }
 
 type hold struct {
@@ -149,6 +152,10 @@ func (m *Model) Apply(at time.Duration, cmds []session.Command) []session.Result
 	results := make([]session.Result, len(cmds))
 	for i, c := range cmds {
 		m.lapsed = nil
+		if !m.judgedNow(c) {
+			results[i].Code = session.StaleAccess
+			continue
+		}
 		m.apply(c, &results[i])
 		for _, s := range m.spaces {
 			s.dropRates()
@@ -264,6 +271,16 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).showStanding(c.Of.ID(), r)
 	case *session.DeleteStanding:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deleteStanding(c, r) })
+	case *session.PutToken:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putToken(c, r) })
+	case *session.RevokeToken:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).revokeToken(c, r) })
+	case *session.Deny:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deny(c, r) })
+	case *session.Allow:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).allow(c, r) })
+	case *session.PutQuotas:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putQuotas(c) })
 	case *session.Swept:
 		m.space(c.NS).swept(c)
 	case *session.Tick:

@@ -77,6 +77,10 @@ func (m *Model) Record(k session.Key) session.Record {
 		}
 	case session.KindSignals:
 		return s.signals()
+	case session.KindAccess:
+		if s.access != nil {
+			return s.access.record()
+		}
 	case session.KindHash:
 		if h := s.hashes[id]; h != "" {
 			return &session.Hash{Hash: h}
@@ -145,6 +149,9 @@ func (m *Model) Keys() []session.Key {
 		if s.signalled {
 			all = append(all, session.SignalsKey(ns))
 		}
+		if s.access != nil {
+			all = append(all, session.AccessKey(ns))
+		}
 		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
 			all = append(all, session.NamespaceKey(ns))
 		}
@@ -175,8 +182,8 @@ func (x *sess) record(pinned bool) *session.Session {
 	if gates != (session.Gates{}) {
 		y.Gates = &gates
 	}
-	if x.parent != "" || len(x.attributes) > 0 || x.baseline != (session.Digest{}) {
-		y.More = &session.More{Parent: x.parent, Attributes: x.attributes, Baseline: x.baseline, Drift: x.drift}
+	if x.parent != "" || len(x.attributes) > 0 || x.baseline != (session.Digest{}) || x.token != (session.Digest{}) {
+		y.More = &session.More{Parent: x.parent, Attributes: x.attributes, Baseline: x.baseline, Drift: x.drift, Token: x.token}
 	}
 	return y
 }
@@ -202,6 +209,12 @@ func opens(kind byte, maker string, open []*held) (all []session.Held) {
 					Budget: unique.Make(ch.Budget), Parent: unique.Make(ch.Parent), Amount: ch.Amount, Serial: ch.to.serial, Period: ch.period,
 				})
 			}
+		}
+		if h.owner != (session.Principal{}) {
+			if x.Gates == nil {
+				x.Gates = &session.HeldGates{}
+			}
+			x.Gates.Owner = h.owner
 		}
 		if h.asked != nil || h.agreed != (session.Digest{}) {
 			if x.Gates == nil {

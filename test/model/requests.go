@@ -239,6 +239,9 @@ func (m *Model) restore() {
 			a.finish(approval.Cancelled, m.Now)
 		}
 		clear(s.standings)
+		if s.access != nil {
+			s.access.epoch = m.Generation<<32 + s.access.epoch&0xffffffff
+		}
 		for _, p := range s.pools {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
 			p.queue, p.last = nil, max(p.last, m.Generation<<40)

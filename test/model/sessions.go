@@ -76,7 +76,7 @@ func (s *space) openSession(c *session.Open, r *session.Result) {
 	}
 	x := &sess{
 		id: c.Session, agent: c.Agent, policy: pool, version: version, pinned: true, digest: c.Digest, limits: tree.limits,
-		content: c.Content, opened: s.Now, used: s.Now, idle: c.IdleTTL, parent: c.Parent, attributes: c.Attributes,
+		content: c.Content, opened: s.Now, used: s.Now, idle: c.IdleTTL, parent: c.Parent, attributes: c.Attributes, token: c.Token,
 	}
 	if timeOf(c.Session) == 0 { // there may have been another of that id
 		x.ids = forgotten(s.forgotSessions)

@@ -100,6 +100,9 @@ func (s *space) acquire(c *session.Acquire, r *session.Result) {
 	q.expires = h.deadline
 	how, token, position := p.acquire(s.Now, q)
 	h.pools = []hold{{c.Pool, token, c.Weight}}
+	if a := c.Authority(); a != nil {
+		h.owner = a.Principal
+	}
 	switch how {
 	case granted:
 		r.Code = session.Admitted
@@ -121,7 +124,7 @@ func (s *space) acquire(c *session.Acquire, r *session.Result) {
 }
 
 func (s *space) acquireAgain(c *session.Acquire, x *client, h *held, r *session.Result) {
-	if h.content != c.Content || h.pools[0].pool != c.Pool {
+	if h.content != c.Content || h.pools[0].pool != c.Pool || !h.isOf(c) {
 		r.Code = session.IDReused
 		return
 	}
@@ -187,7 +190,7 @@ func (s *space) release(c *session.Release, r *session.Result) {
 	switch {
 	case h != nil && h.pools[0].pool != c.Pool:
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
-	case h != nil && (h.until != 0 || h.pools[0].token != c.Token):
+	case h != nil && (h.until != 0 || h.pools[0].token != c.Token || !h.isOf(c)):
 		r.Code = session.Fenced
 	case h != nil:
 		x.used = s.Now
@@ -212,6 +215,8 @@ func (s *space) release(c *session.Release, r *session.Result) {
 func (s *space) cancelSlot(c *session.Cancel, r *session.Result) {
 	x, h, f := s.slot(c.Client, c.Call)
 	switch {
+	case h != nil && !h.isOf(c):
+		r.Code = session.Fenced
 	case h != nil && h.until == 0:
 		r.Code = session.NotWaiting
 	case h != nil && !names(c.Pools, h):
@@ -255,7 +260,7 @@ func (s *space) renew(c *session.Renew, r *session.Result) {
 	case h.parked(): // nobody's renewals keep it
 		r.Code, r.Grants = session.Renewed, []session.Grant{{TTL: h.deadline - s.Now}}
 		return
-	case h.until != 0 && c.Token != 0, h.until == 0 && !slices.ContainsFunc(h.pools, has):
+	case h.until != 0 && c.Token != 0, h.until == 0 && !slices.ContainsFunc(h.pools, has), !h.isOf(c):
 		r.Code = session.Fenced
 		return
 	}

@@ -528,7 +528,13 @@ type Command struct {
 	//	*Command_DeleteBudget
 	//	*Command_Append
 	//	*Command_DeleteList
+	//	*Command_PutToken
+	//	*Command_RevokeToken
+	//	*Command_Deny
+	//	*Command_Allow
+	//	*Command_PutQuotas
 	Command       isCommand_Command `protobuf_oneof:"command"`
+	Authority     *Authority        `protobuf:"bytes,100,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -885,6 +891,58 @@ func (x *Command) GetDeleteList() *DeleteList {
 	return nil
 }
 
+func (x *Command) GetPutToken() *PutToken {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutToken); ok {
+			return x.PutToken
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRevokeToken() *RevokeToken {
+	if x != nil {
+		if x, ok := x.Command.(*Command_RevokeToken); ok {
+			return x.RevokeToken
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeny() *Deny {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Deny); ok {
+			return x.Deny
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAllow() *Allow {
+	if x != nil {
+		if x, ok := x.Command.(*Command_Allow); ok {
+			return x.Allow
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutQuotas() *PutQuotas {
+	if x != nil {
+		if x, ok := x.Command.(*Command_PutQuotas); ok {
+			return x.PutQuotas
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAuthority() *Authority {
+	if x != nil {
+		return x.Authority
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -1029,6 +1087,26 @@ type Command_DeleteList struct {
 	DeleteList *DeleteList `protobuf:"bytes,35,opt,name=delete_list,json=deleteList,proto3,oneof"`
 }
 
+type Command_PutToken struct {
+	PutToken *PutToken `protobuf:"bytes,36,opt,name=put_token,json=putToken,proto3,oneof"`
+}
+
+type Command_RevokeToken struct {
+	RevokeToken *RevokeToken `protobuf:"bytes,37,opt,name=revoke_token,json=revokeToken,proto3,oneof"`
+}
+
+type Command_Deny struct {
+	Deny *Deny `protobuf:"bytes,38,opt,name=deny,proto3,oneof"`
+}
+
+type Command_Allow struct {
+	Allow *Allow `protobuf:"bytes,39,opt,name=allow,proto3,oneof"`
+}
+
+type Command_PutQuotas struct {
+	PutQuotas *PutQuotas `protobuf:"bytes,40,opt,name=put_quotas,json=putQuotas,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -1099,6 +1177,734 @@ func (*Command_Append) isCommand_Command() {}
 
 func (*Command_DeleteList) isCommand_Command() {}
 
+func (*Command_PutToken) isCommand_Command() {}
+
+func (*Command_RevokeToken) isCommand_Command() {}
+
+func (*Command_Deny) isCommand_Command() {}
+
+func (*Command_Allow) isCommand_Command() {}
+
+func (*Command_PutQuotas) isCommand_Command() {}
+
+// Authority is who asked for a command, and the epoch of its namespace by which
+// that was judged.
+type Authority struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Principal     uint64                 `protobuf:"fixed64,1,opt,name=principal,proto3" json:"principal,omitempty"` // eight bytes, in their order
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`          // premise
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authority) Reset() {
+	*x = Authority{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authority) ProtoMessage() {}
+
+func (x *Authority) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authority.ProtoReflect.Descriptor instead.
+func (*Authority) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Authority) GetPrincipal() uint64 {
+	if x != nil {
+		return x.Principal
+	}
+	return 0
+}
+
+func (x *Authority) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// Token is what is known of a token.
+type Token struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`    // SHA-256 of the secret
+	Roles         uint32                 `protobuf:"varint,3,opt,name=roles,proto3" json:"roles,omitempty"` // bits, by the numbers of govnode.v1.Role
+	Agents        []string               `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
+	Policies      []string               `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
+	Made          int64                  `protobuf:"varint,6,opt,name=made,proto3" json:"made,omitempty"`       // Unix milliseconds
+	Expires       int64                  `protobuf:"varint,7,opt,name=expires,proto3" json:"expires,omitempty"` // Unix milliseconds
+	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	Label         string                 `protobuf:"bytes,9,opt,name=label,proto3" json:"label,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Token) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Token) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *Token) GetRoles() uint32 {
+	if x != nil {
+		return x.Roles
+	}
+	return 0
+}
+
+func (x *Token) GetAgents() []string {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *Token) GetPolicies() []string {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *Token) GetMade() int64 {
+	if x != nil {
+		return x.Made
+	}
+	return 0
+}
+
+func (x *Token) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Token) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Token) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+// Denied is a subject that is kept out.
+type DeniedSubject struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	At            int64                  `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"` // Unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeniedSubject) Reset() {
+	*x = DeniedSubject{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeniedSubject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeniedSubject) ProtoMessage() {}
+
+func (x *DeniedSubject) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeniedSubject.ProtoReflect.Descriptor instead.
+func (*DeniedSubject) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeniedSubject) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *DeniedSubject) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeniedSubject) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+// Quotas are how much a namespace may have.
+type Quotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sessions      int64                  `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Clients       int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"`
+	Pools         int64                  `protobuf:"varint,3,opt,name=pools,proto3" json:"pools,omitempty"`
+	Policies      int64                  `protobuf:"varint,4,opt,name=policies,proto3" json:"policies,omitempty"`
+	Keys          int64                  `protobuf:"varint,5,opt,name=keys,proto3" json:"keys,omitempty"`
+	Bytes         int64                  `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Waiters       int64                  `protobuf:"varint,7,opt,name=waiters,proto3" json:"waiters,omitempty"`
+	Followers     int64                  `protobuf:"varint,8,opt,name=followers,proto3" json:"followers,omitempty"`
+	Streams       int64                  `protobuf:"varint,9,opt,name=streams,proto3" json:"streams,omitempty"`
+	Operations    int64                  `protobuf:"varint,10,opt,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Quotas) GetSessions() int64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *Quotas) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *Quotas) GetPools() int64 {
+	if x != nil {
+		return x.Pools
+	}
+	return 0
+}
+
+func (x *Quotas) GetPolicies() int64 {
+	if x != nil {
+		return x.Policies
+	}
+	return 0
+}
+
+func (x *Quotas) GetKeys() int64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *Quotas) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Quotas) GetWaiters() int64 {
+	if x != nil {
+		return x.Waiters
+	}
+	return 0
+}
+
+func (x *Quotas) GetFollowers() int64 {
+	if x != nil {
+		return x.Followers
+	}
+	return 0
+}
+
+func (x *Quotas) GetStreams() int64 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *Quotas) GetOperations() int64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+type PutToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Token         *Token                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	Before        int64                  `protobuf:"varint,4,opt,name=before,proto3" json:"before,omitempty"` // Unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutToken) Reset() {
+	*x = PutToken{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutToken) ProtoMessage() {}
+
+func (x *PutToken) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutToken.ProtoReflect.Descriptor instead.
+func (*PutToken) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PutToken) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutToken) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutToken) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *PutToken) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+type RevokeToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeToken) Reset() {
+	*x = RevokeToken{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeToken) ProtoMessage() {}
+
+func (x *RevokeToken) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeToken.ProtoReflect.Descriptor instead.
+func (*RevokeToken) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RevokeToken) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *RevokeToken) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *RevokeToken) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type Deny struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Denied        *DeniedSubject         `protobuf:"bytes,3,opt,name=denied,proto3" json:"denied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deny) Reset() {
+	*x = Deny{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deny) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deny) ProtoMessage() {}
+
+func (x *Deny) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deny.ProtoReflect.Descriptor instead.
+func (*Deny) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Deny) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Deny) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Deny) GetDenied() *DeniedSubject {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
+type Allow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Subject       string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Allow) Reset() {
+	*x = Allow{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Allow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Allow) ProtoMessage() {}
+
+func (x *Allow) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Allow.ProtoReflect.Descriptor instead.
+func (*Allow) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Allow) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *Allow) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Allow) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+type PutQuotas struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Quotas        *Quotas                `protobuf:"bytes,3,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutQuotas) Reset() {
+	*x = PutQuotas{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutQuotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutQuotas) ProtoMessage() {}
+
+func (x *PutQuotas) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutQuotas.ProtoReflect.Descriptor instead.
+func (*PutQuotas) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PutQuotas) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *PutQuotas) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *PutQuotas) GetQuotas() *Quotas {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// Access is who may do what in a namespace.
+type Access struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Tokens        []*Token               `protobuf:"bytes,2,rep,name=tokens,proto3" json:"tokens,omitempty"` // by id
+	Denied        []*DeniedSubject       `protobuf:"bytes,3,rep,name=denied,proto3" json:"denied,omitempty"` // by subject
+	Quotas        *Quotas                `protobuf:"bytes,4,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Access) Reset() {
+	*x = Access{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Access) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Access) ProtoMessage() {}
+
+func (x *Access) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Access.ProtoReflect.Descriptor instead.
+func (*Access) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Access) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Access) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Access) GetDenied() []*DeniedSubject {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
+func (x *Access) GetQuotas() *Quotas {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
 // Maker is whose request a command is.
 type Maker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1111,7 +1917,7 @@ type Maker struct {
 
 func (x *Maker) Reset() {
 	*x = Maker{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[2]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1929,7 @@ func (x *Maker) String() string {
 func (*Maker) ProtoMessage() {}
 
 func (x *Maker) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[2]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1942,7 @@ func (x *Maker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maker.ProtoReflect.Descriptor instead.
 func (*Maker) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{2}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Maker) GetClient() string {
@@ -1170,7 +1976,7 @@ type Attr struct {
 
 func (x *Attr) Reset() {
 	*x = Attr{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[3]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1988,7 @@ func (x *Attr) String() string {
 func (*Attr) ProtoMessage() {}
 
 func (x *Attr) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[3]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +2001,7 @@ func (x *Attr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attr.ProtoReflect.Descriptor instead.
 func (*Attr) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Attr) GetName() string {
@@ -1225,7 +2031,7 @@ type Premise struct {
 
 func (x *Premise) Reset() {
 	*x = Premise{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[4]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +2043,7 @@ func (x *Premise) String() string {
 func (*Premise) ProtoMessage() {}
 
 func (x *Premise) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[4]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +2056,7 @@ func (x *Premise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Premise.ProtoReflect.Descriptor instead.
 func (*Premise) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Premise) GetFact() Fact {
@@ -1291,7 +2097,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[5]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +2109,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[5]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +2122,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Want) GetPool() string {
@@ -1347,7 +2153,7 @@ type RateWant struct {
 
 func (x *RateWant) Reset() {
 	*x = RateWant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +2165,7 @@ func (x *RateWant) String() string {
 func (*RateWant) ProtoMessage() {}
 
 func (x *RateWant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[6]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +2178,7 @@ func (x *RateWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
 func (*RateWant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RateWant) GetPool() string {
@@ -1422,7 +2228,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +2240,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[7]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +2253,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Output) GetHash() []byte {
@@ -1489,7 +2295,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +2307,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +2320,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Value) GetNumber() bool {
@@ -1548,7 +2354,7 @@ type ToolLimit struct {
 
 func (x *ToolLimit) Reset() {
 	*x = ToolLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +2366,7 @@ func (x *ToolLimit) String() string {
 func (*ToolLimit) ProtoMessage() {}
 
 func (x *ToolLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +2379,7 @@ func (x *ToolLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolLimit.ProtoReflect.Descriptor instead.
 func (*ToolLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ToolLimit) GetTool() string {
@@ -1600,7 +2406,7 @@ type KindLimit struct {
 
 func (x *KindLimit) Reset() {
 	*x = KindLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +2418,7 @@ func (x *KindLimit) String() string {
 func (*KindLimit) ProtoMessage() {}
 
 func (x *KindLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +2431,7 @@ func (x *KindLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
 func (*KindLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KindLimit) GetKind() CallKind {
@@ -1663,7 +2469,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +2481,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +2494,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -1787,13 +2593,14 @@ type Open struct {
 	Parent        string                 `protobuf:"bytes,8,opt,name=parent,proto3" json:"parent,omitempty"`
 	Attributes    []*Attr                `protobuf:"bytes,9,rep,name=attributes,proto3" json:"attributes,omitempty"` // by name
 	Over          []byte                 `protobuf:"bytes,10,opt,name=over,proto3" json:"over,omitempty"`
+	Token         []byte                 `protobuf:"bytes,11,opt,name=token,proto3" json:"token,omitempty"` // SHA-256 of the secret of its calls
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1805,7 +2612,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +2625,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Open) GetNs() string {
@@ -1891,6 +2698,13 @@ func (x *Open) GetOver() []byte {
 	return nil
 }
 
+func (x *Open) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type Begin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1919,7 +2733,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2745,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2758,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Begin) GetNs() string {
@@ -2108,7 +2922,7 @@ type Asking struct {
 
 func (x *Asking) Reset() {
 	*x = Asking{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2934,7 @@ func (x *Asking) String() string {
 func (*Asking) ProtoMessage() {}
 
 func (x *Asking) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2947,7 @@ func (x *Asking) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Asking.ProtoReflect.Descriptor instead.
 func (*Asking) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Asking) GetAgent() string {
@@ -2232,7 +3046,7 @@ type Charge struct {
 
 func (x *Charge) Reset() {
 	*x = Charge{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +3058,7 @@ func (x *Charge) String() string {
 func (*Charge) ProtoMessage() {}
 
 func (x *Charge) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +3071,7 @@ func (x *Charge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charge.ProtoReflect.Descriptor instead.
 func (*Charge) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Charge) GetBudget() string {
@@ -2292,7 +3106,7 @@ type Bill struct {
 
 func (x *Bill) Reset() {
 	*x = Bill{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +3118,7 @@ func (x *Bill) String() string {
 func (*Bill) ProtoMessage() {}
 
 func (x *Bill) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +3131,7 @@ func (x *Bill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bill.ProtoReflect.Descriptor instead.
 func (*Bill) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Bill) GetBudget() string {
@@ -2353,7 +3167,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +3179,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +3192,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *End) GetNs() string {
@@ -2472,7 +3286,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +3298,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +3311,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Cancel) GetNs() string {
@@ -2557,7 +3371,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +3383,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +3396,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Close) GetNs() string {
@@ -2653,7 +3467,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3479,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3492,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Acquire) GetNs() string {
@@ -2773,7 +3587,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +3599,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +3612,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Renew) GetNs() string {
@@ -2863,7 +3677,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3689,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3702,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Release) GetNs() string {
@@ -2940,7 +3754,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3766,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3779,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -3024,7 +3838,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3850,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3863,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutPool) GetNs() string {
@@ -3106,7 +3920,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3932,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3945,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -3176,7 +3990,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3188,7 +4002,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3201,7 +4015,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -3259,7 +4073,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +4085,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +4098,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -3336,7 +4150,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +4162,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +4175,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Set) GetNs() string {
@@ -3418,7 +4232,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3430,7 +4244,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3443,7 +4257,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Delete) GetNs() string {
@@ -3486,7 +4300,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3498,7 +4312,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3511,7 +4325,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Increment) GetNs() string {
@@ -3551,7 +4365,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3563,7 +4377,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3576,7 +4390,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -3594,7 +4408,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3606,7 +4420,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3619,7 +4433,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 type PutHash struct {
@@ -3634,7 +4448,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +4460,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +4473,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PutHash) GetNs() string {
@@ -3702,7 +4516,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +4528,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +4541,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Repair) GetNs() string {
@@ -3772,7 +4586,7 @@ type PutRate struct {
 
 func (x *PutRate) Reset() {
 	*x = PutRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +4598,7 @@ func (x *PutRate) String() string {
 func (*PutRate) ProtoMessage() {}
 
 func (x *PutRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +4611,7 @@ func (x *PutRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
 func (*PutRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PutRate) GetNs() string {
@@ -3853,7 +4667,7 @@ type DeleteRate struct {
 
 func (x *DeleteRate) Reset() {
 	*x = DeleteRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4679,7 @@ func (x *DeleteRate) String() string {
 func (*DeleteRate) ProtoMessage() {}
 
 func (x *DeleteRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4692,7 @@ func (x *DeleteRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
 func (*DeleteRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeleteRate) GetNs() string {
@@ -3918,7 +4732,7 @@ type TakeRate struct {
 
 func (x *TakeRate) Reset() {
 	*x = TakeRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4744,7 @@ func (x *TakeRate) String() string {
 func (*TakeRate) ProtoMessage() {}
 
 func (x *TakeRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4757,7 @@ func (x *TakeRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
 func (*TakeRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TakeRate) GetNs() string {
@@ -4016,7 +4830,7 @@ type PutBudget struct {
 
 func (x *PutBudget) Reset() {
 	*x = PutBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4842,7 @@ func (x *PutBudget) String() string {
 func (*PutBudget) ProtoMessage() {}
 
 func (x *PutBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4855,7 @@ func (x *PutBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
 func (*PutBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PutBudget) GetNs() string {
@@ -4099,7 +4913,7 @@ type AdjustBudget struct {
 
 func (x *AdjustBudget) Reset() {
 	*x = AdjustBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4111,7 +4925,7 @@ func (x *AdjustBudget) String() string {
 func (*AdjustBudget) ProtoMessage() {}
 
 func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4124,7 +4938,7 @@ func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
 func (*AdjustBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AdjustBudget) GetNs() string {
@@ -4174,7 +4988,7 @@ type DeleteBudget struct {
 
 func (x *DeleteBudget) Reset() {
 	*x = DeleteBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +5000,7 @@ func (x *DeleteBudget) String() string {
 func (*DeleteBudget) ProtoMessage() {}
 
 func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +5013,7 @@ func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
 func (*DeleteBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DeleteBudget) GetNs() string {
@@ -4245,7 +5059,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4257,7 +5071,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4270,7 +5084,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Append) GetNs() string {
@@ -4333,7 +5147,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4345,7 +5159,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4358,7 +5172,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -4393,7 +5207,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4405,7 +5219,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4418,7 +5232,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -4448,7 +5262,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4460,7 +5274,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4473,7 +5287,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Signal) GetNs() string {
@@ -4522,7 +5336,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4534,7 +5348,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4547,7 +5361,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Swept) GetNs() string {
@@ -4593,7 +5407,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4605,7 +5419,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4618,7 +5432,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Ask) GetNs() string {
@@ -4729,7 +5543,7 @@ type Decide struct {
 
 func (x *Decide) Reset() {
 	*x = Decide{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4741,7 +5555,7 @@ func (x *Decide) String() string {
 func (*Decide) ProtoMessage() {}
 
 func (x *Decide) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4754,7 +5568,7 @@ func (x *Decide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decide.ProtoReflect.Descriptor instead.
 func (*Decide) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Decide) GetNs() string {
@@ -4834,7 +5648,7 @@ type CancelApproval struct {
 
 func (x *CancelApproval) Reset() {
 	*x = CancelApproval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4846,7 +5660,7 @@ func (x *CancelApproval) String() string {
 func (*CancelApproval) ProtoMessage() {}
 
 func (x *CancelApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4859,7 +5673,7 @@ func (x *CancelApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelApproval.ProtoReflect.Descriptor instead.
 func (*CancelApproval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CancelApproval) GetNs() string {
@@ -4919,7 +5733,7 @@ type StandingOf struct {
 
 func (x *StandingOf) Reset() {
 	*x = StandingOf{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4931,7 +5745,7 @@ func (x *StandingOf) String() string {
 func (*StandingOf) ProtoMessage() {}
 
 func (x *StandingOf) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4944,7 +5758,7 @@ func (x *StandingOf) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandingOf.ProtoReflect.Descriptor instead.
 func (*StandingOf) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StandingOf) GetScope() SignalScope {
@@ -5003,7 +5817,7 @@ type PutStanding struct {
 
 func (x *PutStanding) Reset() {
 	*x = PutStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5015,7 +5829,7 @@ func (x *PutStanding) String() string {
 func (*PutStanding) ProtoMessage() {}
 
 func (x *PutStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5028,7 +5842,7 @@ func (x *PutStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStanding.ProtoReflect.Descriptor instead.
 func (*PutStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PutStanding) GetNs() string {
@@ -5084,7 +5898,7 @@ type DeleteStanding struct {
 
 func (x *DeleteStanding) Reset() {
 	*x = DeleteStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5096,7 +5910,7 @@ func (x *DeleteStanding) String() string {
 func (*DeleteStanding) ProtoMessage() {}
 
 func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5109,7 +5923,7 @@ func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteStanding.ProtoReflect.Descriptor instead.
 func (*DeleteStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *DeleteStanding) GetNs() string {
@@ -5167,7 +5981,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5179,7 +5993,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5192,7 +6006,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -5388,7 +6202,7 @@ type ApprovalCount struct {
 
 func (x *ApprovalCount) Reset() {
 	*x = ApprovalCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5400,7 +6214,7 @@ func (x *ApprovalCount) String() string {
 func (*ApprovalCount) ProtoMessage() {}
 
 func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5413,7 +6227,7 @@ func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalCount.ProtoReflect.Descriptor instead.
 func (*ApprovalCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ApprovalCount) GetId() string {
@@ -5503,7 +6317,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5515,7 +6329,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5528,7 +6342,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -5608,7 +6422,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5620,7 +6434,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5633,7 +6447,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *After) GetNow() int64 {
@@ -5687,7 +6501,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5699,7 +6513,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5712,7 +6526,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -5782,7 +6596,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5794,7 +6608,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5807,7 +6621,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Grant) GetPool() string {
@@ -5842,7 +6656,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5854,7 +6668,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5867,7 +6681,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -5905,7 +6719,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5917,7 +6731,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5930,7 +6744,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -5985,7 +6799,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5997,7 +6811,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6010,7 +6824,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Place) GetPool() string {
@@ -6039,7 +6853,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6051,7 +6865,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6064,7 +6878,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Lapse) GetSession() string {
@@ -6116,6 +6930,7 @@ type Record struct {
 	//	*Record_Budget
 	//	*Record_List
 	//	*Record_ListItem
+	//	*Record_Access
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6123,7 +6938,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6135,7 +6950,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6148,7 +6963,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -6302,6 +7117,15 @@ func (x *Record) GetListItem() *ListItem {
 	return nil
 }
 
+func (x *Record) GetAccess() *Access {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Access); ok {
+			return x.Access
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -6370,6 +7194,10 @@ type Record_ListItem struct {
 	ListItem *ListItem `protobuf:"bytes,16,opt,name=list_item,json=listItem,proto3,oneof"`
 }
 
+type Record_Access struct {
+	Access *Access `protobuf:"bytes,17,opt,name=access,proto3,oneof"`
+}
+
 func (*Record_Session) isRecord_Record() {}
 
 func (*Record_Pool) isRecord_Record() {}
@@ -6402,6 +7230,8 @@ func (*Record_List) isRecord_Record() {}
 
 func (*Record_ListItem) isRecord_Record() {}
 
+func (*Record_Access) isRecord_Record() {}
+
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -6432,7 +7262,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6444,7 +7274,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6457,7 +7287,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Session) GetAgent() string {
@@ -6630,7 +7460,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6642,7 +7472,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6655,7 +7485,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -6717,7 +7547,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6729,7 +7559,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6742,7 +7572,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -6770,7 +7600,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6782,7 +7612,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6795,7 +7625,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -6826,13 +7656,14 @@ type More struct {
 	Attributes    []*Attr                `protobuf:"bytes,2,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	Baseline      []byte                 `protobuf:"bytes,3,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	Drift         int64                  `protobuf:"zigzag64,4,opt,name=drift,proto3" json:"drift,omitempty"` // millionths
+	Token         []byte                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`    // SHA-256 of the secret of its calls
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6844,7 +7675,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6857,7 +7688,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *More) GetParent() string {
@@ -6888,6 +7719,13 @@ func (x *More) GetDrift() int64 {
 	return 0
 }
 
+func (x *More) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 // Held is an open call of a session, or an open slot of a client.
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -6908,7 +7746,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6920,7 +7758,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6933,7 +7771,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Held) GetHolder() string {
@@ -7018,6 +7856,7 @@ type HeldGates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Asked         *Clock                 `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`     // of the approval that it waits for
 	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // that was agreed to
+	Owner         uint64                 `protobuf:"fixed64,3,opt,name=owner,proto3" json:"owner,omitempty"`   // who took a slot
 	Rates         []*Spent               `protobuf:"bytes,10,rep,name=rates,proto3" json:"rates,omitempty"`
 	Charges       []*Charged             `protobuf:"bytes,20,rep,name=charges,proto3" json:"charges,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7026,7 +7865,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7038,7 +7877,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7051,7 +7890,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *HeldGates) GetAsked() *Clock {
@@ -7066,6 +7905,13 @@ func (x *HeldGates) GetRequest() []byte {
 		return x.Request
 	}
 	return nil
+}
+
+func (x *HeldGates) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
 }
 
 func (x *HeldGates) GetRates() []*Spent {
@@ -7095,7 +7941,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7107,7 +7953,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7120,7 +7966,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Clock) GetApproved() bool {
@@ -7163,7 +8009,7 @@ type Vote struct {
 
 func (x *Vote) Reset() {
 	*x = Vote{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7175,7 +8021,7 @@ func (x *Vote) String() string {
 func (*Vote) ProtoMessage() {}
 
 func (x *Vote) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7188,7 +8034,7 @@ func (x *Vote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vote.ProtoReflect.Descriptor instead.
 func (*Vote) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Vote) GetApprover() string {
@@ -7249,7 +8095,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7261,7 +8107,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7274,7 +8120,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Approval) GetDeadline() int64 {
@@ -7445,7 +8291,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7457,7 +8303,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7470,7 +8316,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Standing) GetOf() *StandingOf {
@@ -7521,7 +8367,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7533,7 +8379,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7546,7 +8392,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Spent) GetPool() string {
@@ -7590,7 +8436,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7602,7 +8448,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7615,7 +8461,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Charged) GetBudget() string {
@@ -7671,7 +8517,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7683,7 +8529,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7696,7 +8542,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Budget) GetParent() string {
@@ -7773,7 +8619,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7785,7 +8631,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7798,7 +8644,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Hold) GetPool() string {
@@ -7837,7 +8683,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7849,7 +8695,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7862,7 +8708,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -7903,7 +8749,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7915,7 +8761,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7928,7 +8774,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -8011,7 +8857,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8023,7 +8869,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8036,7 +8882,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Lease) GetHolder() string {
@@ -8115,7 +8961,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8127,7 +8973,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8140,7 +8986,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -8186,7 +9032,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8198,7 +9044,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8211,7 +9057,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -8275,7 +9121,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8287,7 +9133,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8300,7 +9146,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -8343,7 +9189,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8355,7 +9201,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8368,7 +9214,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -8409,7 +9255,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8421,7 +9267,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8434,7 +9280,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -8460,7 +9306,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8472,7 +9318,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8485,7 +9331,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Pins) GetN() int64 {
@@ -8505,7 +9351,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8517,7 +9363,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8530,7 +9376,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -8559,7 +9405,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8571,7 +9417,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8584,7 +9430,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -8625,7 +9471,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8637,7 +9483,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8650,7 +9496,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -8676,7 +9522,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8688,7 +9534,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8701,7 +9547,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Hash) GetHash() string {
@@ -8723,7 +9569,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8735,7 +9581,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8748,7 +9594,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *List) GetLength() int64 {
@@ -8782,7 +9628,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8794,7 +9640,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8807,7 +9653,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListItem) GetText() string {
@@ -8836,7 +9682,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8848,7 +9694,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8861,7 +9707,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -8893,7 +9739,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8905,7 +9751,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8918,7 +9764,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -8975,7 +9821,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8987,7 +9833,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9000,7 +9846,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -9034,7 +9880,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9046,7 +9892,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9059,7 +9905,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -9080,7 +9926,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9092,7 +9938,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9105,7 +9951,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -9133,7 +9979,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9145,7 +9991,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9158,7 +10004,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -9183,7 +10029,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xa5\x0f\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf0\x11\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -9225,8 +10071,72 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\rdelete_budget\x18! \x01(\v2\x1c.govnode.log.v1.DeleteBudgetH\x00R\fdeleteBudget\x120\n" +
 	"\x06append\x18\" \x01(\v2\x16.govnode.log.v1.AppendH\x00R\x06append\x12=\n" +
 	"\vdelete_list\x18# \x01(\v2\x1a.govnode.log.v1.DeleteListH\x00R\n" +
-	"deleteListB\t\n" +
-	"\acommand\"S\n" +
+	"deleteList\x127\n" +
+	"\tput_token\x18$ \x01(\v2\x18.govnode.log.v1.PutTokenH\x00R\bputToken\x12@\n" +
+	"\frevoke_token\x18% \x01(\v2\x1b.govnode.log.v1.RevokeTokenH\x00R\vrevokeToken\x12*\n" +
+	"\x04deny\x18& \x01(\v2\x14.govnode.log.v1.DenyH\x00R\x04deny\x12-\n" +
+	"\x05allow\x18' \x01(\v2\x15.govnode.log.v1.AllowH\x00R\x05allow\x12:\n" +
+	"\n" +
+	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x127\n" +
+	"\tauthority\x18d \x01(\v2\x19.govnode.log.v1.AuthorityR\tauthorityB\t\n" +
+	"\acommand\"?\n" +
+	"\tAuthority\x12\x1c\n" +
+	"\tprincipal\x18\x01 \x01(\x06R\tprincipal\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\xc9\x01\n" +
+	"\x05Token\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
+	"\x05roles\x18\x03 \x01(\rR\x05roles\x12\x16\n" +
+	"\x06agents\x18\x04 \x03(\tR\x06agents\x12\x1a\n" +
+	"\bpolicies\x18\x05 \x03(\tR\bpolicies\x12\x12\n" +
+	"\x04made\x18\x06 \x01(\x03R\x04made\x12\x18\n" +
+	"\aexpires\x18\a \x01(\x03R\aexpires\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\x12\x14\n" +
+	"\x05label\x18\t \x01(\tR\x05label\"Q\n" +
+	"\rDeniedSubject\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x03R\x02at\"\x8c\x02\n" +
+	"\x06Quotas\x12\x1a\n" +
+	"\bsessions\x18\x01 \x01(\x03R\bsessions\x12\x18\n" +
+	"\aclients\x18\x02 \x01(\x03R\aclients\x12\x14\n" +
+	"\x05pools\x18\x03 \x01(\x03R\x05pools\x12\x1a\n" +
+	"\bpolicies\x18\x04 \x01(\x03R\bpolicies\x12\x12\n" +
+	"\x04keys\x18\x05 \x01(\x03R\x04keys\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\awaiters\x18\a \x01(\x03R\awaiters\x12\x1c\n" +
+	"\tfollowers\x18\b \x01(\x03R\tfollowers\x12\x18\n" +
+	"\astreams\x18\t \x01(\x03R\astreams\x12\x1e\n" +
+	"\n" +
+	"operations\x18\n" +
+	" \x01(\x03R\n" +
+	"operations\"\x86\x01\n" +
+	"\bPutToken\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12+\n" +
+	"\x05token\x18\x03 \x01(\v2\x15.govnode.log.v1.TokenR\x05token\x12\x16\n" +
+	"\x06before\x18\x04 \x01(\x03R\x06before\"T\n" +
+	"\vRevokeToken\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"t\n" +
+	"\x04Deny\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x125\n" +
+	"\x06denied\x18\x03 \x01(\v2\x1d.govnode.log.v1.DeniedSubjectR\x06denied\"X\n" +
+	"\x05Allow\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\"r\n" +
+	"\tPutQuotas\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
+	"\x06quotas\x18\x03 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\"\xb4\x01\n" +
+	"\x06Access\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12-\n" +
+	"\x06tokens\x18\x02 \x03(\v2\x15.govnode.log.v1.TokenR\x06tokens\x125\n" +
+	"\x06denied\x18\x03 \x03(\v2\x1d.govnode.log.v1.DeniedSubjectR\x06denied\x12.\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\tR\arequest\x12\x18\n" +
@@ -9279,7 +10189,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05kinds\x18\n" +
 	" \x03(\v2\x19.govnode.log.v1.KindLimitR\x05kinds\x12!\n" +
 	"\fmax_failures\x18\v \x01(\rR\vmaxFailures\x12#\n" +
-	"\rbreaker_reset\x18\f \x01(\x03R\fbreakerReset\"\x8d\x02\n" +
+	"\rbreaker_reset\x18\f \x01(\x03R\fbreakerReset\"\xa3\x02\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
@@ -9293,7 +10203,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x18\t \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
-	" \x01(\fR\x04over\"\xd9\x04\n" +
+	" \x01(\fR\x04over\x12\x14\n" +
+	"\x05token\x18\v \x01(\fR\x05token\"\xd9\x04\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -9669,7 +10580,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x02 \x01(\tR\x04call\x12\x12\n" +
 	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x0e\n" +
-	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xbf\x06\n" +
+	"\x02ns\x18\x04 \x01(\tR\x02ns\"\xf1\x06\n" +
 	"\x06Record\x123\n" +
 	"\asession\x18\x01 \x01(\v2\x17.govnode.log.v1.SessionH\x00R\asession\x12*\n" +
 	"\x04pool\x18\x02 \x01(\v2\x14.govnode.log.v1.PoolH\x00R\x04pool\x120\n" +
@@ -9687,7 +10598,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bstanding\x18\r \x01(\v2\x18.govnode.log.v1.StandingH\x00R\bstanding\x120\n" +
 	"\x06budget\x18\x0e \x01(\v2\x16.govnode.log.v1.BudgetH\x00R\x06budget\x12*\n" +
 	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
-	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItemB\b\n" +
+	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItem\x120\n" +
+	"\x06access\x18\x11 \x01(\v2\x16.govnode.log.v1.AccessH\x00R\x06accessB\b\n" +
 	"\x06record\"\xbb\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
@@ -9732,14 +10644,15 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tToolCount\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\rR\x05calls\x12\x1a\n" +
-	"\bsampling\x18\x03 \x01(\rR\bsampling\"\x86\x01\n" +
+	"\bsampling\x18\x03 \x01(\rR\bsampling\"\x9c\x01\n" +
 	"\x04More\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\tR\x06parent\x124\n" +
 	"\n" +
 	"attributes\x18\x02 \x03(\v2\x14.govnode.log.v1.AttrR\n" +
 	"attributes\x12\x1a\n" +
 	"\bbaseline\x18\x03 \x01(\fR\bbaseline\x12\x14\n" +
-	"\x05drift\x18\x04 \x01(\x12R\x05drift\"\xcf\x02\n" +
+	"\x05drift\x18\x04 \x01(\x12R\x05drift\x12\x14\n" +
+	"\x05token\x18\x05 \x01(\fR\x05token\"\xcf\x02\n" +
 	"\x04Held\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\x06R\acontent\x12\x18\n" +
@@ -9752,10 +10665,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04rule\x18\t \x01(\rR\x04rule\x12,\n" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12/\n" +
-	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"\xb2\x01\n" +
+	"\x05gates\x18\v \x01(\v2\x19.govnode.log.v1.HeldGatesR\x05gates\"\xc8\x01\n" +
 	"\tHeldGates\x12+\n" +
 	"\x05asked\x18\x01 \x01(\v2\x15.govnode.log.v1.ClockR\x05asked\x12\x18\n" +
-	"\arequest\x18\x02 \x01(\fR\arequest\x12+\n" +
+	"\arequest\x18\x02 \x01(\fR\arequest\x12\x14\n" +
+	"\x05owner\x18\x03 \x01(\x06R\x05owner\x12+\n" +
 	"\x05rates\x18\n" +
 	" \x03(\v2\x15.govnode.log.v1.SpentR\x05rates\x121\n" +
 	"\acharges\x18\x14 \x03(\v2\x17.govnode.log.v1.ChargedR\acharges\"\x83\x01\n" +
@@ -9983,7 +10897,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -9994,252 +10908,280 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(Phase)(0),              // 6: govnode.log.v1.Phase
 	(*Entry)(nil),           // 7: govnode.log.v1.Entry
 	(*Command)(nil),         // 8: govnode.log.v1.Command
-	(*Maker)(nil),           // 9: govnode.log.v1.Maker
-	(*Attr)(nil),            // 10: govnode.log.v1.Attr
-	(*Premise)(nil),         // 11: govnode.log.v1.Premise
-	(*Want)(nil),            // 12: govnode.log.v1.Want
-	(*RateWant)(nil),        // 13: govnode.log.v1.RateWant
-	(*Output)(nil),          // 14: govnode.log.v1.Output
-	(*Value)(nil),           // 15: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 16: govnode.log.v1.ToolLimit
-	(*KindLimit)(nil),       // 17: govnode.log.v1.KindLimit
-	(*Limits)(nil),          // 18: govnode.log.v1.Limits
-	(*Open)(nil),            // 19: govnode.log.v1.Open
-	(*Begin)(nil),           // 20: govnode.log.v1.Begin
-	(*Asking)(nil),          // 21: govnode.log.v1.Asking
-	(*Charge)(nil),          // 22: govnode.log.v1.Charge
-	(*Bill)(nil),            // 23: govnode.log.v1.Bill
-	(*End)(nil),             // 24: govnode.log.v1.End
-	(*Cancel)(nil),          // 25: govnode.log.v1.Cancel
-	(*Close)(nil),           // 26: govnode.log.v1.Close
-	(*Acquire)(nil),         // 27: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 28: govnode.log.v1.Renew
-	(*Release)(nil),         // 29: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 30: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 31: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 32: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 33: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 34: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 35: govnode.log.v1.Set
-	(*Delete)(nil),          // 36: govnode.log.v1.Delete
-	(*Increment)(nil),       // 37: govnode.log.v1.Increment
-	(*Tick)(nil),            // 38: govnode.log.v1.Tick
-	(*Restore)(nil),         // 39: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 40: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 41: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 42: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 43: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 44: govnode.log.v1.TakeRate
-	(*PutBudget)(nil),       // 45: govnode.log.v1.PutBudget
-	(*AdjustBudget)(nil),    // 46: govnode.log.v1.AdjustBudget
-	(*DeleteBudget)(nil),    // 47: govnode.log.v1.DeleteBudget
-	(*Append)(nil),          // 48: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 49: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 50: govnode.log.v1.Target
-	(*Signal)(nil),          // 51: govnode.log.v1.Signal
-	(*Swept)(nil),           // 52: govnode.log.v1.Swept
-	(*Ask)(nil),             // 53: govnode.log.v1.Ask
-	(*Decide)(nil),          // 54: govnode.log.v1.Decide
-	(*CancelApproval)(nil),  // 55: govnode.log.v1.CancelApproval
-	(*StandingOf)(nil),      // 56: govnode.log.v1.StandingOf
-	(*PutStanding)(nil),     // 57: govnode.log.v1.PutStanding
-	(*DeleteStanding)(nil),  // 58: govnode.log.v1.DeleteStanding
-	(*Result)(nil),          // 59: govnode.log.v1.Result
-	(*ApprovalCount)(nil),   // 60: govnode.log.v1.ApprovalCount
-	(*BudgetCount)(nil),     // 61: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 62: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 63: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 64: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 65: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 66: govnode.log.v1.Counters
-	(*Place)(nil),           // 67: govnode.log.v1.Place
-	(*Lapse)(nil),           // 68: govnode.log.v1.Lapse
-	(*Record)(nil),          // 69: govnode.log.v1.Record
-	(*Session)(nil),         // 70: govnode.log.v1.Session
-	(*Gates)(nil),           // 71: govnode.log.v1.Gates
-	(*Pin)(nil),             // 72: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 73: govnode.log.v1.ToolCount
-	(*More)(nil),            // 74: govnode.log.v1.More
-	(*Held)(nil),            // 75: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 76: govnode.log.v1.HeldGates
-	(*Clock)(nil),           // 77: govnode.log.v1.Clock
-	(*Vote)(nil),            // 78: govnode.log.v1.Vote
-	(*Approval)(nil),        // 79: govnode.log.v1.Approval
-	(*Standing)(nil),        // 80: govnode.log.v1.Standing
-	(*Spent)(nil),           // 81: govnode.log.v1.Spent
-	(*Charged)(nil),         // 82: govnode.log.v1.Charged
-	(*Budget)(nil),          // 83: govnode.log.v1.Budget
-	(*Hold)(nil),            // 84: govnode.log.v1.Hold
-	(*IDs)(nil),             // 85: govnode.log.v1.IDs
-	(*Pool)(nil),            // 86: govnode.log.v1.Pool
-	(*Lease)(nil),           // 87: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 88: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 89: govnode.log.v1.Ticket
-	(*Client)(nil),          // 90: govnode.log.v1.Client
-	(*Policy)(nil),          // 91: govnode.log.v1.Policy
-	(*Name)(nil),            // 92: govnode.log.v1.Name
-	(*Pins)(nil),            // 93: govnode.log.v1.Pins
-	(*Counter)(nil),         // 94: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 95: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 96: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 97: govnode.log.v1.Hash
-	(*List)(nil),            // 98: govnode.log.v1.List
-	(*ListItem)(nil),        // 99: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 100: govnode.log.v1.Signals
-	(*Halt)(nil),            // 101: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 102: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 103: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 104: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 105: govnode.log.v1.SnapshotTrailer
+	(*Authority)(nil),       // 9: govnode.log.v1.Authority
+	(*Token)(nil),           // 10: govnode.log.v1.Token
+	(*DeniedSubject)(nil),   // 11: govnode.log.v1.DeniedSubject
+	(*Quotas)(nil),          // 12: govnode.log.v1.Quotas
+	(*PutToken)(nil),        // 13: govnode.log.v1.PutToken
+	(*RevokeToken)(nil),     // 14: govnode.log.v1.RevokeToken
+	(*Deny)(nil),            // 15: govnode.log.v1.Deny
+	(*Allow)(nil),           // 16: govnode.log.v1.Allow
+	(*PutQuotas)(nil),       // 17: govnode.log.v1.PutQuotas
+	(*Access)(nil),          // 18: govnode.log.v1.Access
+	(*Maker)(nil),           // 19: govnode.log.v1.Maker
+	(*Attr)(nil),            // 20: govnode.log.v1.Attr
+	(*Premise)(nil),         // 21: govnode.log.v1.Premise
+	(*Want)(nil),            // 22: govnode.log.v1.Want
+	(*RateWant)(nil),        // 23: govnode.log.v1.RateWant
+	(*Output)(nil),          // 24: govnode.log.v1.Output
+	(*Value)(nil),           // 25: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 26: govnode.log.v1.ToolLimit
+	(*KindLimit)(nil),       // 27: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 28: govnode.log.v1.Limits
+	(*Open)(nil),            // 29: govnode.log.v1.Open
+	(*Begin)(nil),           // 30: govnode.log.v1.Begin
+	(*Asking)(nil),          // 31: govnode.log.v1.Asking
+	(*Charge)(nil),          // 32: govnode.log.v1.Charge
+	(*Bill)(nil),            // 33: govnode.log.v1.Bill
+	(*End)(nil),             // 34: govnode.log.v1.End
+	(*Cancel)(nil),          // 35: govnode.log.v1.Cancel
+	(*Close)(nil),           // 36: govnode.log.v1.Close
+	(*Acquire)(nil),         // 37: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 38: govnode.log.v1.Renew
+	(*Release)(nil),         // 39: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 40: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 41: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 42: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 43: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 44: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 45: govnode.log.v1.Set
+	(*Delete)(nil),          // 46: govnode.log.v1.Delete
+	(*Increment)(nil),       // 47: govnode.log.v1.Increment
+	(*Tick)(nil),            // 48: govnode.log.v1.Tick
+	(*Restore)(nil),         // 49: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 50: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 51: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 52: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 53: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 54: govnode.log.v1.TakeRate
+	(*PutBudget)(nil),       // 55: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 56: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 57: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 58: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 59: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 60: govnode.log.v1.Target
+	(*Signal)(nil),          // 61: govnode.log.v1.Signal
+	(*Swept)(nil),           // 62: govnode.log.v1.Swept
+	(*Ask)(nil),             // 63: govnode.log.v1.Ask
+	(*Decide)(nil),          // 64: govnode.log.v1.Decide
+	(*CancelApproval)(nil),  // 65: govnode.log.v1.CancelApproval
+	(*StandingOf)(nil),      // 66: govnode.log.v1.StandingOf
+	(*PutStanding)(nil),     // 67: govnode.log.v1.PutStanding
+	(*DeleteStanding)(nil),  // 68: govnode.log.v1.DeleteStanding
+	(*Result)(nil),          // 69: govnode.log.v1.Result
+	(*ApprovalCount)(nil),   // 70: govnode.log.v1.ApprovalCount
+	(*BudgetCount)(nil),     // 71: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 72: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 73: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 74: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 75: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 76: govnode.log.v1.Counters
+	(*Place)(nil),           // 77: govnode.log.v1.Place
+	(*Lapse)(nil),           // 78: govnode.log.v1.Lapse
+	(*Record)(nil),          // 79: govnode.log.v1.Record
+	(*Session)(nil),         // 80: govnode.log.v1.Session
+	(*Gates)(nil),           // 81: govnode.log.v1.Gates
+	(*Pin)(nil),             // 82: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 83: govnode.log.v1.ToolCount
+	(*More)(nil),            // 84: govnode.log.v1.More
+	(*Held)(nil),            // 85: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 86: govnode.log.v1.HeldGates
+	(*Clock)(nil),           // 87: govnode.log.v1.Clock
+	(*Vote)(nil),            // 88: govnode.log.v1.Vote
+	(*Approval)(nil),        // 89: govnode.log.v1.Approval
+	(*Standing)(nil),        // 90: govnode.log.v1.Standing
+	(*Spent)(nil),           // 91: govnode.log.v1.Spent
+	(*Charged)(nil),         // 92: govnode.log.v1.Charged
+	(*Budget)(nil),          // 93: govnode.log.v1.Budget
+	(*Hold)(nil),            // 94: govnode.log.v1.Hold
+	(*IDs)(nil),             // 95: govnode.log.v1.IDs
+	(*Pool)(nil),            // 96: govnode.log.v1.Pool
+	(*Lease)(nil),           // 97: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 98: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 99: govnode.log.v1.Ticket
+	(*Client)(nil),          // 100: govnode.log.v1.Client
+	(*Policy)(nil),          // 101: govnode.log.v1.Policy
+	(*Name)(nil),            // 102: govnode.log.v1.Name
+	(*Pins)(nil),            // 103: govnode.log.v1.Pins
+	(*Counter)(nil),         // 104: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 105: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 106: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 107: govnode.log.v1.Hash
+	(*List)(nil),            // 108: govnode.log.v1.List
+	(*ListItem)(nil),        // 109: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 110: govnode.log.v1.Signals
+	(*Halt)(nil),            // 111: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 112: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 113: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 114: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 115: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	19,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	20,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	24,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	25,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	26,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	27,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	28,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	29,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	30,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	31,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	32,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	33,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	34,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	35,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	36,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	37,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	38,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	39,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	40,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	41,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	51,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	52,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	53,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
-	54,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
-	55,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
-	57,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
-	58,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
-	42,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	43,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	44,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	45,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
-	46,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
-	47,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
-	48,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	49,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
-	2,   // 35: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,   // 36: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	16,  // 37: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	17,  // 38: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	10,  // 39: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,   // 40: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	11,  // 41: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	12,  // 42: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	21,  // 43: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
-	13,  // 44: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	22,  // 45: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
-	1,   // 46: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	14,  // 47: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	23,  // 48: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
-	9,   // 49: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	9,   // 50: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	9,   // 51: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	9,   // 52: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	18,  // 53: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	9,   // 54: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	9,   // 55: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	15,  // 56: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	9,   // 57: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	9,   // 58: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	9,   // 59: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	9,   // 60: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	9,   // 61: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	9,   // 62: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	9,   // 63: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
-	9,   // 64: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
-	9,   // 65: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
-	9,   // 66: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	9,   // 67: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,   // 68: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	9,   // 69: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	50,  // 70: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,   // 71: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	50,  // 72: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	9,   // 73: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
-	9,   // 74: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
-	9,   // 75: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
-	3,   // 76: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
-	9,   // 77: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
-	56,  // 78: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
-	9,   // 79: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
-	64,  // 80: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	65,  // 81: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	66,  // 82: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	67,  // 83: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	68,  // 84: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	62,  // 85: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	101, // 86: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	60,  // 87: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
-	61,  // 88: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	5,   // 89: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
-	70,  // 90: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	63,  // 91: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	79,  // 92: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
-	80,  // 93: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
-	70,  // 94: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	86,  // 95: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	90,  // 96: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	91,  // 97: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	92,  // 98: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	93,  // 99: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	94,  // 100: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	95,  // 101: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	96,  // 102: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	97,  // 103: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	100, // 104: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	79,  // 105: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
-	80,  // 106: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
-	83,  // 107: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	98,  // 108: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	99,  // 109: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	6,   // 110: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	72,  // 111: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	73,  // 112: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	75,  // 113: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	85,  // 114: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	74,  // 115: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	71,  // 116: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,   // 117: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	18,  // 118: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	10,  // 119: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	84,  // 120: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 121: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	76,  // 122: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	77,  // 123: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
-	81,  // 124: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	82,  // 125: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	78,  // 126: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
-	5,   // 127: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
-	0,   // 128: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
-	56,  // 129: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
-	87,  // 130: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	89,  // 131: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	88,  // 132: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	75,  // 133: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	85,  // 134: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	72,  // 135: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	15,  // 136: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	101, // 137: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	50,  // 138: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 139: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	104, // 140: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	69,  // 141: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	142, // [142:142] is the sub-list for method output_type
-	142, // [142:142] is the sub-list for method input_type
-	142, // [142:142] is the sub-list for extension type_name
-	142, // [142:142] is the sub-list for extension extendee
-	0,   // [0:142] is the sub-list for field type_name
+	29,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	30,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	34,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	35,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	36,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	37,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	38,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	39,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	40,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	41,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	42,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	43,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	44,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	45,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	46,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	47,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	48,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	49,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	50,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	51,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	61,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	62,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	63,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
+	64,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
+	65,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
+	67,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
+	68,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
+	52,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	53,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	54,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	55,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	56,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	57,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	58,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	59,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	13,  // 35: govnode.log.v1.Command.put_token:type_name -> govnode.log.v1.PutToken
+	14,  // 36: govnode.log.v1.Command.revoke_token:type_name -> govnode.log.v1.RevokeToken
+	15,  // 37: govnode.log.v1.Command.deny:type_name -> govnode.log.v1.Deny
+	16,  // 38: govnode.log.v1.Command.allow:type_name -> govnode.log.v1.Allow
+	17,  // 39: govnode.log.v1.Command.put_quotas:type_name -> govnode.log.v1.PutQuotas
+	9,   // 40: govnode.log.v1.Command.authority:type_name -> govnode.log.v1.Authority
+	19,  // 41: govnode.log.v1.PutToken.by:type_name -> govnode.log.v1.Maker
+	10,  // 42: govnode.log.v1.PutToken.token:type_name -> govnode.log.v1.Token
+	19,  // 43: govnode.log.v1.RevokeToken.by:type_name -> govnode.log.v1.Maker
+	19,  // 44: govnode.log.v1.Deny.by:type_name -> govnode.log.v1.Maker
+	11,  // 45: govnode.log.v1.Deny.denied:type_name -> govnode.log.v1.DeniedSubject
+	19,  // 46: govnode.log.v1.Allow.by:type_name -> govnode.log.v1.Maker
+	19,  // 47: govnode.log.v1.PutQuotas.by:type_name -> govnode.log.v1.Maker
+	12,  // 48: govnode.log.v1.PutQuotas.quotas:type_name -> govnode.log.v1.Quotas
+	10,  // 49: govnode.log.v1.Access.tokens:type_name -> govnode.log.v1.Token
+	11,  // 50: govnode.log.v1.Access.denied:type_name -> govnode.log.v1.DeniedSubject
+	12,  // 51: govnode.log.v1.Access.quotas:type_name -> govnode.log.v1.Quotas
+	2,   // 52: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 53: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	26,  // 54: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	27,  // 55: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	20,  // 56: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 57: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	21,  // 58: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	22,  // 59: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	31,  // 60: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
+	23,  // 61: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	32,  // 62: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 63: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	24,  // 64: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	33,  // 65: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	19,  // 66: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	19,  // 67: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	19,  // 68: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	19,  // 69: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	28,  // 70: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	19,  // 71: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	19,  // 72: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	25,  // 73: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	19,  // 74: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	19,  // 75: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	19,  // 76: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	19,  // 77: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	19,  // 78: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	19,  // 79: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	19,  // 80: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	19,  // 81: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	19,  // 82: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	19,  // 83: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	19,  // 84: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 85: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	19,  // 86: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	60,  // 87: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 88: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	60,  // 89: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	19,  // 90: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
+	19,  // 91: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
+	19,  // 92: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
+	3,   // 93: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
+	19,  // 94: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
+	66,  // 95: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
+	19,  // 96: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
+	74,  // 97: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	75,  // 98: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	76,  // 99: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	77,  // 100: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	78,  // 101: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	72,  // 102: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	111, // 103: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	70,  // 104: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
+	71,  // 105: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	5,   // 106: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
+	80,  // 107: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	73,  // 108: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	89,  // 109: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
+	90,  // 110: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	80,  // 111: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	96,  // 112: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	100, // 113: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	101, // 114: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	102, // 115: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	103, // 116: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	104, // 117: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	105, // 118: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	106, // 119: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	107, // 120: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	110, // 121: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	89,  // 122: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	90,  // 123: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	93,  // 124: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	108, // 125: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	109, // 126: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	18,  // 127: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
+	6,   // 128: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	82,  // 129: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	83,  // 130: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	85,  // 131: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	95,  // 132: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	84,  // 133: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	81,  // 134: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	4,   // 135: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	28,  // 136: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	20,  // 137: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	94,  // 138: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 139: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	86,  // 140: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	87,  // 141: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	91,  // 142: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	92,  // 143: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	88,  // 144: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 145: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 146: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	66,  // 147: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	97,  // 148: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	99,  // 149: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	98,  // 150: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	85,  // 151: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	95,  // 152: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	82,  // 153: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	25,  // 154: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	111, // 155: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	60,  // 156: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 157: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	114, // 158: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	79,  // 159: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	160, // [160:160] is the sub-list for method output_type
+	160, // [160:160] is the sub-list for method input_type
+	160, // [160:160] is the sub-list for extension type_name
+	160, // [160:160] is the sub-list for extension extendee
+	0,   // [0:160] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -10283,8 +11225,13 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_DeleteBudget)(nil),
 		(*Command_Append)(nil),
 		(*Command_DeleteList)(nil),
+		(*Command_PutToken)(nil),
+		(*Command_RevokeToken)(nil),
+		(*Command_Deny)(nil),
+		(*Command_Allow)(nil),
+		(*Command_PutQuotas)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[62].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[72].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -10301,6 +11248,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Record_Budget)(nil),
 		(*Record_List)(nil),
 		(*Record_ListItem)(nil),
+		(*Record_Access)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -10308,7 +11256,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   99,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -99,7 +99,7 @@ func (p *Place) Part(k session.Key, part int) string {
 }
 
 // Kinds are the letters of all kinds of keys, in the order of keys.
-const Kinds = "abcfghiklmnpsuy"
+const Kinds = "abcfghiklmnpsuwy"
 
 // CountsMark is always among the counts of a namespace.
 const CountsMark = "!"

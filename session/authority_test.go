@@ -1,0 +1,140 @@
+package session_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/session/sessiontest"
+)
+
+func putToken(id string) *session.PutToken {
+	return &session.PutToken{NS: ns, By: session.Maker{Client: "op"}, Token: session.Token{ID: id, Hash: session.Digest{1}, Roles: 2}}
+}
+
+// What was judged by an older epoch changes nothing, counts nothing, and is not
+// remembered: the same command under the present one does what it would have done.
+func TestStaleAuthorityChangesNothing(t *testing.T) {
+	authority := func(epoch uint64) *session.Authority {
+		return &session.Authority{Principal: session.Principal{7}, Epoch: epoch}
+	}
+	for _, c := range []session.Command{
+		&session.Open{NS: ns, Session: "new", Agent: "a", Policy: "p1", Digest: sessiontest.Digest(1), IdleTTL: time.Hour},
+		&session.Acquire{NS: ns, Client: "c", Slot: "s", Pool: "q1", Weight: 1, TTL: time.Minute},
+		&session.Increment{NS: ns, By: session.Maker{Client: "c", Request: "r"}, Key: "k", Amount: 1},
+		&session.Signal{NS: ns, By: session.Maker{Client: "c", Request: "r"}, Target: session.Target{Scope: session.Everything}, Signal: session.Stop},
+		putToken("other"),
+	} {
+		t.Run(fmt.Sprintf("%T", c), func(t *testing.T) {
+			s := session.New()
+			s.ApplyAll(0, sessiontest.Setup())
+			s.ApplyAll(0, []session.Command{&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "q1", Slots: 1}, putToken("t"), putToken("u")})
+			before := sessiontest.Dump(s)
+			who := c.(interface{ Authorize(*session.Authority) })
+			for _, epoch := range []uint64{0, 1, 3} {
+				who.Authorize(authority(epoch))
+				require.NoError(t, session.Validate(c))
+				r := s.ApplyAll(time.Second, []session.Command{c})[0]
+				require.Equal(t, session.Result{Code: session.StaleAccess}, r)
+			}
+			require.Equal(t, before, sessiontest.Dump(s))
+			who.Authorize(authority(2))
+			require.False(t, s.ApplyAll(time.Second, []session.Command{c})[0].Code.Failure())
+		})
+	}
+}
+
+// A namespace's epoch is its own.
+func TestEpochOfAnotherNamespace(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{putToken("t")})
+	other := &session.Increment{NS: "other", By: session.Maker{Client: "c"}, Key: "k", Amount: 1}
+	other.Authorize(&session.Authority{Epoch: 0})
+	require.Equal(t, session.Done, s.ApplyAll(0, []session.Command{other})[0].Code)
+}
+
+// A slot is that of who took it: others can neither keep it nor give it back nor
+// take over its wait, and without authentication it is anybody's who knows its id.
+func TestSlotsOfPrincipals(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "q", Slots: 1, Queue: 5}})
+	do := func(who byte, c session.Command) session.Result {
+		t.Helper()
+		if who != 0 {
+			c.(interface{ Authorize(*session.Authority) }).Authorize(&session.Authority{Principal: session.Principal{who}})
+		}
+		return s.ApplyAll(0, []session.Command{c})[0]
+	}
+	acquire := func(slot string) *session.Acquire {
+		return &session.Acquire{NS: ns, Client: "c", Slot: slot, Pool: "q", Weight: 1, TTL: time.Minute, Wait: time.Minute}
+	}
+	got := do(1, acquire("a"))
+	require.Equal(t, session.Admitted, got.Code)
+	token := got.Grants[0].Token
+	require.Equal(t, session.Queued, do(1, acquire("b")).Code)
+	for _, who := range []byte{0, 2} {
+		require.Equal(t, session.IDReused, do(who, acquire("a")).Code)
+		require.Equal(t, session.IDReused, do(who, acquire("b")).Code)
+		require.Equal(t, session.Fenced, do(who, &session.Renew{NS: ns, Client: "c", ID: "a", Pools: []string{"q"}, Token: token, TTL: time.Minute}).Code)
+		require.Equal(t, session.Fenced, do(who, &session.Renew{NS: ns, Client: "c", ID: "b", Pools: []string{"q"}, TTL: time.Minute}).Code)
+		require.Equal(t, session.Fenced, do(who, &session.Release{NS: ns, Client: "c", Slot: "a", Pool: "q", Token: token}).Code)
+		require.Equal(t, session.Fenced, do(who, &session.Cancel{NS: ns, Client: "c", Call: "b", Pools: []string{"q"}}).Code)
+	}
+	require.Equal(t, session.Renewed, do(1, &session.Renew{NS: ns, Client: "c", ID: "a", Pools: []string{"q"}, Token: token, TTL: time.Minute}).Code)
+	require.Equal(t, session.WaitCancelled, do(1, &session.Cancel{NS: ns, Client: "c", Call: "b", Pools: []string{"q"}}).Code)
+	require.Equal(t, session.Released, do(1, &session.Release{NS: ns, Client: "c", Slot: "a", Pool: "q", Token: token}).Code)
+
+	token = do(0, acquire("d")).Grants[0].Token
+	require.Equal(t, session.Released, do(2, &session.Release{NS: ns, Client: "c", Slot: "d", Pool: "q", Token: token}).Code)
+}
+
+// Expired tokens make room for new ones; no others do.
+func TestTokensThatExpired(t *testing.T) {
+	s := session.New()
+	for i := range session.MaxTokens {
+		c := putToken(fmt.Sprintf("t%04d", i))
+		if c.Token.Expires = 0; i == 17 {
+			c.Token.Expires = 100
+		}
+		require.Equal(t, session.Done, s.ApplyAll(0, []session.Command{c})[0].Code)
+	}
+	late := putToken("late")
+	late.Before = 99
+	before := sessiontest.Dump(s)
+	r := s.ApplyAll(0, []session.Command{late})[0]
+	require.Equal(t, session.TooManyTokens, r.Code)
+	require.EqualValues(t, session.MaxTokens, r.Limit)
+	require.Equal(t, before, sessiontest.Dump(s))
+	late.Before = 100
+	require.Equal(t, session.Done, s.ApplyAll(0, []session.Command{late})[0].Code)
+	x := s.Get(session.AccessKey(ns)).(*session.Access)
+	require.Len(t, x.Tokens, session.MaxTokens)
+	require.Nil(t, x.FindToken("t0017"))
+	require.NotNil(t, x.FindToken("late"))
+	require.EqualValues(t, session.MaxTokens+1, x.Epoch)
+}
+
+// No epoch comes back with a restore, and who was kept out since stays out.
+func TestRestoreKeepsAccess(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{putToken("t"), putToken("u")})
+	old := s.Get(session.AccessKey(ns)).(*session.Access)
+	revoke := &session.RevokeToken{NS: ns, By: session.Maker{Client: "op"}, ID: "t"}
+	require.EqualValues(t, 1, s.ApplyAll(0, []session.Command{revoke})[0].Value)
+
+	restored := session.New()
+	restored.Put(session.AccessKey(ns), old)
+	restored.Put(session.AccessKey("elsewhere"), old)
+	restored.KeepAccess(s)
+	restored.ApplyAll(0, []session.Command{&session.Restore{}})
+	x := restored.Get(session.AccessKey(ns)).(*session.Access)
+	require.Nil(t, x.FindToken("t"))
+	require.NotNil(t, x.FindToken("u"))
+	require.Greater(t, x.Epoch, uint64(1)<<32)
+	y := restored.Get(session.AccessKey("elsewhere")).(*session.Access)
+	require.NotNil(t, y.FindToken("t"))
+	require.Greater(t, y.Epoch, uint64(1)<<32)
+}

@@ -1,0 +1,179 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"example.com/govnode/session"
+)
+
+// Who may do what: tokens, denied subjects, quotas, and the epoch of them.
+
+type access struct {
+	epoch  uint64
+	tokens map[string]session.Token
+	denied map[string]session.DeniedSubject
+	quotas session.Quotas
+}
+
+func (s *space) mayDo() *access {
+	if s.access == nil {
+		s.access = &access{tokens: map[string]session.Token{}, denied: map[string]session.DeniedSubject{}}
+	}
+	return s.access
+}
+
+// judgedNow reports whether a command was judged by what holds now.
+func (m *Model) judgedNow(c session.Command) bool {
+	a := c.Authority()
+	return a == nil || a.Epoch == m.epochOf(c.Namespace())
+}
+
+func (m *Model) epochOf(ns string) uint64 {
+	if x := m.space(ns).access; x != nil {
+		return x.epoch
+	}
+	return 0
+}
+
+func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
+	x := s.access
+	left := map[string]session.Token{}
+	if x != nil {
+		for id, t := range x.tokens {
+			if t.Expires == 0 || t.Expires > c.Before {
+				left[id] = t
+			}
+		}
+	}
+	if _, there := left[c.Token.ID]; there {
+		r.Code = session.IDReused
+		return false
+	}
+	if len(left) >= 4096 {
+		r.Code, r.Limit = session.TooManyTokens, 4096
+		return false
+	}
+	left[c.Token.ID] = c.Token
+	x = s.mayDo()
+	x.tokens, x.epoch = left, x.epoch+1
+	return true
+}
+
+func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
+	if s.access != nil {
+		if _, there := s.access.tokens[c.ID]; there {
+			delete(s.access.tokens, c.ID)
+			s.access.epoch++
+			r.Value = 1
+		}
+	}
+	return true
+}
+
+func (s *space) deny(c *session.Deny, r *session.Result) bool {
+	if s.access != nil {
+		if _, there := s.access.denied[c.Denied.Subject]; there {
+			return true
+		}
+		if len(s.access.denied) >= 4096 {
+			r.Code, r.Limit = session.TooManyTokens, 4096
+			return false
+		}
+	}
+	x := s.mayDo()
+	x.denied[c.Denied.Subject] = c.Denied
+	x.epoch++
+	return true
+}
+
+func (s *space) allow(c *session.Allow, r *session.Result) bool {
+	if s.access != nil {
+		if _, there := s.access.denied[c.Subject]; there {
+			delete(s.access.denied, c.Subject)
+			s.access.epoch++
+			r.Value = 1
+		}
+	}
+	return true
+}
+
+func (s *space) putQuotas(c *session.PutQuotas) bool {
+	if s.access == nil && c.Quotas == (session.Quotas{}) || s.access != nil && s.access.quotas == c.Quotas {
+		return true
+	}
+	x := s.mayDo()
+	x.quotas = c.Quotas
+	x.epoch++
+	return true
+}
+
+func (x *access) record() session.Record {
+	if x == nil {
+		return nil
+	}
+	r := &session.Access{Epoch: x.epoch, Quotas: x.quotas}
+	for _, id := range slices.Sorted(maps.Keys(x.tokens)) {
+		r.Tokens = append(r.Tokens, x.tokens[id])
+	}
+	for _, subject := range slices.Sorted(maps.Keys(x.denied)) {
+		r.Denied = append(r.Denied, x.denied[subject])
+	}
+	return r
+}
+
+// isOf reports whether a slot is a principal's.
+func (h *held) isOf(c session.Command) bool {
+	by := session.Principal{}
+	if a := c.Authority(); a != nil {
+		by = a.Principal
+	}
+	return h.owner == (session.Principal{}) || h.owner == by
+}
+
+// authorized returns the command as somebody asks for it whom the node knows, by the
+// present epoch as a rule. What was proposed before is not changed.
+func (g *Generator) authorized(c session.Command) session.Command {
+	if !g.known {
+		return c
+	}
+	from := reflect.ValueOf(c).Elem()
+	to := reflect.New(from.Type())
+	to.Elem().Set(from)
+	d, ok := to.Interface().(interface {
+		session.Command
+		Authorize(*session.Authority)
+	})
+	if !ok || g.once(20) {
+		return c
+	}
+	a := &session.Authority{Principal: session.Principal{1 + byte(g.r.IntN(8)/7)}, Epoch: g.m.epochOf(c.Namespace())}
+	if g.once(40) {
+		a.Epoch = max(a.Epoch, 1) - 1
+	}
+	d.Authorize(a)
+	return d
+}
+
+// access changes who may do what.
+func (g *Generator) access() session.Command {
+	ns, by := g.ns(), g.maker()
+	subject, id := pick(g, "cert:a", "jwt:b"), fmt.Sprint("t", g.r.IntN(4))
+	switch g.r.IntN(6) {
+	case 0, 1:
+		return &session.PutToken{NS: ns, By: by, Before: int64(g.r.IntN(10)), Token: session.Token{
+			ID: id, Hash: session.Digest{byte(1 + g.r.IntN(200))}, Roles: session.Roles(1 + g.r.IntN(100)), Made: int64(g.n),
+			Agents: pick(g, nil, []string{"a*", "b"}), Policies: pick(g, nil, []string{"p?"}),
+			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"),
+		}}
+	case 2:
+		return &session.RevokeToken{NS: ns, By: by, ID: id}
+	case 3:
+		return &session.Deny{NS: ns, By: by, Denied: session.DeniedSubject{Subject: subject, Reason: pick(g, "", "lost"), At: int64(g.n)}}
+	case 4:
+		return &session.Allow{NS: ns, By: by, Subject: subject}
+	}
+	return &session.PutQuotas{NS: ns, By: by, Quotas: session.Quotas{Sessions: int64(g.r.IntN(3))}}
+}
