@@ -23,6 +23,9 @@ const ClusterNamespace = "$cluster"
 type Authority struct {
 	Principal Principal
 	Epoch     uint64
+	// Behalf says that the node asks for itself, to keep or to give up what the
+	// principal waits for: then the epoch is not looked at.
+	Behalf bool
 }
 
 // A Principal is a hash of whom a caller is known as; zero is nobody.
@@ -55,7 +58,7 @@ func (*Restore) Authority() *Authority { return nil }
 // touches itself, and what it was judged by.
 func Footprint(c Command) []Key {
 	keys := c.Touches()
-	if c.Authority() != nil {
+	if a := c.Authority(); a != nil && !a.Behalf {
 		keys = append(keys, AccessKey(c.Namespace()))
 	}
 	return keys
@@ -249,7 +252,7 @@ func EpochOf(r Record) uint64 {
 // one; the answer then says so.
 func (s *State) staleAccess(c Command, r *Result) bool {
 	a := c.Authority()
-	if a == nil || EpochOf(s.lookup(ref{KindAccess, c.Namespace(), ""})) == a.Epoch {
+	if a == nil || a.Behalf || EpochOf(s.lookup(ref{KindAccess, c.Namespace(), ""})) == a.Epoch {
 		return false
 	}
 	r.Code = StaleAccess
@@ -431,6 +434,7 @@ func (f *codec) authority(a **Authority) {
 	for m := f.Message(authorityField, *a != nil); f.Visit(&m); {
 		f.Fingerprint(1, (*[8]byte)(&(*a).Principal))
 		f.Uint64(2, &(*a).Epoch)
+		f.Bool(3, &(*a).Behalf)
 	}
 }
 

@@ -37,6 +37,10 @@ type auditor struct {
 // answered.
 func (a *auditor) add(t *order.Trace, build func(line) line) {
 	if a.log.to != nil {
+		if who := t.Who; who != "" {
+			bare := build
+			build = func(l line) line { return bare(l).text("principal", who) }
+		}
 		t.Wrote(a.log.add(build))
 		a.metrics.auditLines.Inc()
 	}

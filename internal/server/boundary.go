@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -40,7 +41,17 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
 		ctx, left := order.Traced(ctx)
+		if patienceOf(req.Any()) > 0 {
+			guard, stop := b.auth.Guard(ctx)
+			defer stop()
+			ctx = guard
+		}
 		res, err := next(ctx, req)
+		if err == nil && !left.Changed {
+			if gone := b.auth.AfterRead(ctx, access.From(ctx)); gone != nil {
+				res, err = nil, gone
+			}
+		}
 		if unwritten := b.audit.written(left); err == nil && unwritten != nil {
 			res, err = nil, unwritten
 		}
@@ -87,6 +98,11 @@ func (b *boundary) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		start := time.Now()
 		ctx, left := order.Traced(ctx)
+		if conn.Spec().Procedure != govnodev1connect.CallServiceExchangeProcedure { // which looks after itself
+			guard, stop := b.auth.Guard(ctx)
+			defer stop()
+			ctx = guard
+		}
 		err := next(ctx, conn)
 		err = b.outward(err, left)
 		b.metrics.request(conn.Spec().Procedure, err, start)
@@ -149,7 +165,10 @@ func decides(procedure string) bool {
 		govnodev1connect.LimitServicePutBudgetProcedure, govnodev1connect.LimitServiceAdjustBudgetProcedure,
 		govnodev1connect.LimitServiceDeleteBudgetProcedure,
 		govnodev1connect.ApprovalServiceDecideProcedure, govnodev1connect.ApprovalServiceCancelProcedure,
-		govnodev1connect.ApprovalServicePutStandingProcedure, govnodev1connect.ApprovalServiceDeleteStandingProcedure:
+		govnodev1connect.ApprovalServicePutStandingProcedure, govnodev1connect.ApprovalServiceDeleteStandingProcedure,
+		govnodev1connect.AccessServiceCreateTokenProcedure, govnodev1connect.AccessServiceRevokeTokenProcedure,
+		govnodev1connect.AccessServiceDenySubjectProcedure, govnodev1connect.AccessServiceAllowSubjectProcedure,
+		govnodev1connect.AccessServicePutQuotasProcedure:
 		return true
 	}
 	return false

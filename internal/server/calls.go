@@ -47,6 +47,7 @@ type begin struct {
 	request[v1.BeginCallRequest, v1.BeginCallResponse]
 	cmd      *session.Begin
 	content  session.Digest
+	secret   string             // of its session
 	rates    []session.RateWant // that the request names
 	session  *session.Session
 	policy   *engine.Policy
@@ -86,6 +87,7 @@ var orders = map[v1.Order]engine.Order{
 // check finds the session and its policy.
 func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	req := b.req
+	secretOf(f, &req.SessionToken, &b.secret)
 	f.ID("sessionId", req.SessionId)
 	f.NewID("callId", req.CallId, b.s.cfg.Now)
 	kind, in := inputOf(f, req)
@@ -137,7 +139,7 @@ func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
 // load finds the session, the tree that it pins, and what the service knows of
 // it. The pinned digest never changes, so that an old record is good enough.
 func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) error {
-	found, err := b.s.findSession(ctx, b.ns, f, b.req.SessionId, read)
+	found, err := b.s.sessionWith(ctx, b.ns, f, b.req.SessionId, b.secret, read)
 	if err != nil {
 		return err
 	}

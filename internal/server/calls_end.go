@@ -34,6 +34,7 @@ func (s callService) EndCall(ctx context.Context, req *v1.EndCallRequest) (*v1.E
 type end struct {
 	request[v1.EndCallRequest, v1.EndCallResponse]
 	cmd     *session.End
+	secret  string // of its session
 	session *session.Session
 	policy  *engine.Policy // nil where it cannot be had
 	agent   string
@@ -53,6 +54,10 @@ var statuses = map[v1.Status]session.Status{
 
 func (e *end) check(ctx context.Context, f *input.Fields) error {
 	req := e.req
+	secretOf(f, &req.SessionToken, &e.secret)
+	if req.Begin != nil {
+		req.Begin.SessionToken = "" // it is looked at where the call begins
+	}
 	f.ID("sessionId", req.SessionId)
 	f.ID("callId", req.CallId)
 	input.Enum(f, "status", req.Status, v1.Status_name)
@@ -78,7 +83,7 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if e.begun(f); f.Err != nil {
 		return f.Err
 	}
-	found, err := e.s.findSession(ctx, e.ns, f, req.SessionId, storage.Nearby)
+	found, err := e.s.sessionWith(ctx, e.ns, f, req.SessionId, e.secret, storage.Nearby)
 	if err != nil {
 		return err
 	}
@@ -266,16 +271,18 @@ func (s callService) CancelCall(ctx context.Context, req *v1.CancelCallRequest) 
 // A cancel is one CancelCall on its way.
 type cancel struct {
 	request[v1.CancelCallRequest, v1.CancelCallResponse]
-	cmd *session.Cancel
+	cmd    *session.Cancel
+	secret string // of its session
 }
 
 func (c *cancel) check(ctx context.Context, f *input.Fields) error {
+	secretOf(f, &c.req.SessionToken, &c.secret)
 	f.ID("sessionId", c.req.SessionId)
 	f.ID("callId", c.req.CallId)
 	if f.Err != nil {
 		return f.Err
 	}
-	found, err := c.s.findSession(ctx, c.ns, f, c.req.SessionId, storage.Nearby)
+	found, err := c.s.sessionWith(ctx, c.ns, f, c.req.SessionId, c.secret, storage.Nearby)
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,20 @@ func (b *bench) signal(change func(*v1.SignalRequest)) error {
 	return err
 }
 
+func (b *bench) token(change func(*v1.CreateTokenRequest)) error {
+	b.next++
+	req := &v1.CreateTokenRequest{TokenId: fmt.Sprintf("id%06d", b.next), SecretSha256: make([]byte, 32), Roles: []v1.Role{v1.Role_ROLE_AGENT}}
+	req.SecretSha256[0] = 1
+	change(req)
+	_, err := b.s.newTokens().CreateToken(b.t.Context(), req)
+	return err
+}
+
+func (b *bench) deny(subject string) error {
+	_, err := b.s.newTokens().DenySubject(b.t.Context(), &v1.DenySubjectRequest{Subject: subject})
+	return err
+}
+
 func (b *bench) putPool(change func(*v1.PutPoolRequest)) error {
 	req := &v1.PutPoolRequest{Pool: b.id(), Slots: 10}
 	change(req)
@@ -172,6 +186,23 @@ var bounds = map[string]func(b *bench, n int64) error{
 	"Tool": func(b *bench, n int64) error { return b.begin(func(r *v1.BeginCallRequest) { r.Tool = chars(n) }) },
 	"Label": func(b *bench, n int64) error {
 		return b.acquire(func(r *v1.AcquireSlotRequest) { r.Label = chars(max(n, 0)) })
+	},
+	"Secret": func(b *bench, n int64) error {
+		return b.begin(func(r *v1.BeginCallRequest) { r.SessionToken = chars(max(n, 0)) })
+	},
+	"Subject": func(b *bench, n int64) error {
+		return b.deny(("jwt:" + chars(max(n, 4)-4))[:max(n, 0)])
+	},
+	"Patterns": func(b *bench, n int64) error {
+		return b.token(func(r *v1.CreateTokenRequest) {
+			for i := range n {
+				r.Agents = append(r.Agents, fmt.Sprint("a", i))
+			}
+		})
+	},
+	"Quota": func(b *bench, n int64) error {
+		_, err := b.s.newTokens().PutQuotas(b.t.Context(), &v1.PutQuotasRequest{Namespace: "default", Quotas: &v1.Quotas{Sessions: n}})
+		return err
 	},
 	"Signal": func(b *bench, n int64) error {
 		return b.signal(func(r *v1.SignalRequest) { r.Signal = chars(max(n, 0)) })
@@ -347,6 +378,9 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	"IdleTTL": func(b *bench, d time.Duration) error {
 		return b.create(func(r *v1.CreateSessionRequest) { r.IdleTtl = durationpb.New(d) })
 	},
+	"TokenTTL": func(b *bench, d time.Duration) error {
+		return b.token(func(r *v1.CreateTokenRequest) { r.ExpiresIn = durationpb.New(d) })
+	},
 	"KeyTTL": func(b *bench, d time.Duration) error {
 		return b.set(func(r *v1.SetRequest) { r.Ttl = durationpb.New(d) })
 	},
@@ -479,7 +513,7 @@ func refusedAt(t *testing.T, err error, n any) {
 
 func TestNamespaceEdges(t *testing.T) {
 	gate := func(ns ...string) error {
-		_, err := input.NamespaceGate(t.Context(), connect.Spec{}, connect.Peer{}, http.Header{input.NamespaceHeader: ns})
+		_, err := input.NamespaceGate(t.Context(), http.Header{input.NamespaceHeader: ns})
 		return err
 	}
 	require.NoError(t, gate(chars(input.Caps.Namespace.Min)))

@@ -6,10 +6,12 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
@@ -98,6 +100,7 @@ type exchange struct {
 	leader  string // as the other side was told; only the sender's
 
 	namespace string
+	who       atomic.Pointer[access.Principal] // of what comes next
 
 	work  sync.WaitGroup // messages and waits under way
 	ready chan struct{}  // capacity 1: the sender has something to do
@@ -107,6 +110,7 @@ type exchange struct {
 	told    []uint64       // tags of frames that were set apart, not sent yet
 	answers []*frame       // not sent yet
 	err     error          // why the stream cannot go on; nil at its regular end
+	refused error          // why nothing more is taken; what is under way has its answers first
 }
 
 func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) *exchange {
@@ -117,9 +121,10 @@ func newExchange(ctx context.Context, s *Server, stream *connect.BidiStream[v1.E
 	})
 	lasting := context.WithoutCancel(ctx)
 	x.namespace = input.Namespace(ctx)
-	x.base = &exchangeContext{Context: lasting, namespace: x.namespace}
-	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, quick: true}
+	x.base = &exchangeContext{Context: lasting, namespace: x.namespace, who: &x.who}
+	x.quick = &exchangeContext{Context: lasting, namespace: x.namespace, who: &x.who, quick: true}
 	x.waits, x.endWait = context.WithCancelCause(x.base)
+	x.who.Store(access.From(ctx))
 	return x
 }
 
@@ -132,6 +137,10 @@ func (x *exchange) receive() {
 				err = nil
 			}
 			x.close(err)
+			return
+		}
+		if err := x.known(); err != nil {
+			x.refuse(err)
 			return
 		}
 		now := time.Now()
@@ -183,6 +192,12 @@ func (x *exchange) wake() {
 // is not answered then was not taken on.
 func (x *exchange) answer(ctx context.Context) error {
 	drained := x.s.drained
+	guard, stop := x.s.auth.Guard(ctx)
+	defer stop()
+	revoked := guard.Done()
+	if guard == ctx { // nobody is asked
+		revoked = nil
+	}
 	var spare []*frame
 	for {
 		out := &v1.ExchangeResponse{}
@@ -194,6 +209,12 @@ func (x *exchange) answer(ctx context.Context) error {
 			x.close(nil)
 		case <-ctx.Done():
 			return fault.GaveUp(ctx)
+		case <-revoked:
+			if ctx.Err() != nil {
+				return fault.GaveUp(ctx)
+			}
+			revoked = nil
+			x.refuse(fault.GaveUp(guard))
 		}
 		answers, apart, err := x.take(spare)
 		if err != nil {
@@ -213,7 +234,7 @@ func (x *exchange) answer(ctx context.Context) error {
 			out = &v1.ExchangeResponse{}
 		}
 		if x.free(answers) {
-			return nil
+			return x.refusal()
 		}
 		clear(answers)
 		spare = answers[:0]
@@ -270,4 +291,35 @@ func (x *exchange) end() {
 	x.close(nil)
 	x.endWait(waiting.ErrStreamEnded)
 	x.work.Wait()
+}
+
+// known looks at who sends: what has changed since the last message holds for this one.
+func (x *exchange) known() error {
+	p := x.who.Load()
+	if p == nil {
+		return nil
+	}
+	next, err := x.s.auth.Nearby(x.base, p)
+	if err == nil && next != p {
+		x.who.Store(next)
+	}
+	return err
+}
+
+// refuse ends a stream whose sender may not be here any more: who waits is told, what is
+// under way has its answers, and nothing more is taken.
+func (x *exchange) refuse(why error) {
+	x.mu.Lock()
+	if x.refused == nil {
+		x.refused = why
+	}
+	x.mu.Unlock()
+	x.endWait(why)
+	x.close(nil)
+}
+
+func (x *exchange) refusal() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.refused
 }

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/waiting"
@@ -104,7 +106,8 @@ func earlier(a, b time.Time) time.Time {
 // because every command asks for it.
 type exchangeContext struct {
 	context.Context
-	namespace any  // a string, which is not boxed for every command
+	namespace any // a string, which is not boxed for every command
+	who       *atomic.Pointer[access.Principal]
 	quick     bool // what takes long is not done under it
 }
 
@@ -114,6 +117,8 @@ func (c *exchangeContext) Value(key any) any {
 		return c.namespace
 	case quickKey:
 		return c.quick
+	case access.Key:
+		return c.who.Load()
 	}
 	return c.Context.Value(key)
 }

@@ -48,6 +48,7 @@ type clients struct {
 	events    govnodev1connect.EventServiceClient
 	explains  govnodev1connect.DecisionServiceClient
 	cluster   govnodev1connect.ClusterServiceClient
+	access    govnodev1connect.AccessServiceClient
 }
 
 func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients {
@@ -62,6 +63,7 @@ func clientsOf(h *http.Client, url string, opts ...connect.ClientOption) clients
 		events:    govnodev1connect.NewEventServiceClient(h, url, opts...),
 		explains:  govnodev1connect.NewDecisionServiceClient(h, url, opts...),
 		cluster:   govnodev1connect.NewClusterServiceClient(h, url, opts...),
+		access:    govnodev1connect.NewAccessServiceClient(h, url, opts...),
 	}
 }
 

@@ -85,7 +85,7 @@ func TestReflection(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		require.Len(t, services, 11)
+		require.Len(t, services, 12)
 		for _, s := range services {
 			files, err := stream.FileContainingSymbol(s)
 			require.NoError(t, err)

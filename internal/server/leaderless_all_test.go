@@ -169,6 +169,14 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"ClusterService/RemoveNode":         {{`{"node":"n2"}`, false}, {`{"node":"n2","force":true}`, false}},
 		"ClusterService/TransferLeadership": {{`{}`, false}},
 		"ClusterService/RepairIDs":          {{`{}`, false}},
+		"AccessService/WhoAmI":              {{`{}`, true}},
+		"AccessService/CreateToken":         {{`{"tokenId":"abcd","secretSha256":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE=","roles":["ROLE_AGENT"]}`, false}},
+		"AccessService/ListTokens":          {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
+		"AccessService/RevokeToken":         {{`{"tokenId":"abcd"}`, false}},
+		"AccessService/DenySubject":         {{`{"subject":"cert:a"}`, false}},
+		"AccessService/AllowSubject":        {{`{"subject":"cert:a"}`, false}},
+		"AccessService/PutQuotas":           {{`{"namespace":"team","quotas":{"sessions":"1"}}`, false}},
+		"AccessService/GetQuotas":           {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 	}
 	refused := func(err error) {
 		t.Helper()

@@ -60,6 +60,14 @@ func (t *take) check(_ context.Context, f *input.Fields) error {
 	return nil
 }
 
+// judgeAgain leaves the command alone that may still be on its way.
+func (t *take) judgeAgain(context.Context) error {
+	next := *t.cmd
+	t.cmd = &next
+	t.one[0] = t.cmd
+	return nil
+}
+
 func (t *take) waiting() *waiting.Wait {
 	if t.answer.Result.Code != session.Queued {
 		return nil

@@ -36,7 +36,7 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 		{"PUT", begin, "application/json", 405, "invalid_argument", `method: is "PUT"; send POST`},
 		{"POST", "/govnode.v1.CallService/beginCall", "application/json", 404, "unimplemented", `CallService has no such method; it has BeginCall, EndCall, CancelCall, BatchCalls, Exchange, spelt like this`},
 		{"POST", "/govnode.v1.CallService/", "application/json", 404, "unimplemented", `CallService has no such method`},
-		{"POST", "/govnode.v1.Calls/BeginCall", "application/json", 404, "unimplemented", `the services are ApprovalService, CallService, ClusterService, CounterService, DecisionService, EventService, LimitService, PolicyService, SessionService, SlotService`},
+		{"POST", "/govnode.v1.Calls/BeginCall", "application/json", 404, "unimplemented", `the services are AccessService, ApprovalService, CallService, ClusterService, CounterService, DecisionService, EventService, LimitService, PolicyService, SessionService, SlotService`},
 		{"POST", "/v1/BeginCall", "application/json", 404, "unimplemented", `the API is POST /govnode.v1.SERVICE/METHOD`},
 		{"GET", "/", "", 404, "unimplemented", `GET /healthz, /readyz and /metrics`},
 		{"GET", "/AKIAIOSFODNN7CANARY0/" + strings.Repeat("x", 4000), "", 404, "unimplemented", `there is nothing here`},

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -60,7 +61,8 @@ type progress struct {
 	trace   order.Trace
 	s       *Server
 	ns      string
-	kind    *kind // as a part of a message; nil for a request of its own
+	who     *access.Principal // nil where nobody is asked
+	kind    *kind             // as a part of a message; nil for a request of its own
 	checked bool
 	settled bool  // it has its answer, or err
 	err     error // why it has no answer

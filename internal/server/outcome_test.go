@@ -343,6 +343,26 @@ var changings = map[string]changing{
 		_, err := n.cluster.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{})
 		return err
 	}},
+	"AccessService/CreateToken": {ask: func(n *node) error {
+		_, err := n.access.CreateToken(n.ctx(), &v1.CreateTokenRequest{TokenId: "abcd", SecretSha256: append(make([]byte, 31), 1), Roles: []v1.Role{v1.Role_ROLE_AGENT}, RequestId: "r"})
+		return err
+	}},
+	"AccessService/RevokeToken": {ask: func(n *node) error {
+		_, err := n.access.RevokeToken(n.ctx(), &v1.RevokeTokenRequest{TokenId: "abcd", RequestId: "r"})
+		return err
+	}},
+	"AccessService/DenySubject": {ask: func(n *node) error {
+		_, err := n.access.DenySubject(n.ctx(), &v1.DenySubjectRequest{Subject: "cert:a", RequestId: "r"})
+		return err
+	}},
+	"AccessService/AllowSubject": {ask: func(n *node) error {
+		_, err := n.access.AllowSubject(n.ctx(), &v1.AllowSubjectRequest{Subject: "cert:a", RequestId: "r"})
+		return err
+	}},
+	"AccessService/PutQuotas": {ask: func(n *node) error {
+		_, err := n.access.PutQuotas(n.ctx(), &v1.PutQuotasRequest{Namespace: "default", Quotas: &v1.Quotas{Sessions: 5}, RequestId: "r"})
+		return err
+	}},
 	"ClusterService/RepairIDs": {ask: func(n *node) error {
 		_, err := n.cluster.RepairIDs(n.ctx(), &v1.RepairIDsRequest{RequestId: "r"})
 		return err
@@ -366,6 +386,7 @@ var changings = map[string]changing{
 // operations of others, and are tried with each of those.
 var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
+	"AccessService/WhoAmI", "AccessService/ListTokens", "AccessService/GetQuotas",
 	"ClusterService/Status", "ClusterService/Snapshot",
 	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"ApprovalService/Get", "ApprovalService/List", "ApprovalService/ListStanding",

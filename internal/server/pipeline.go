@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -24,7 +25,12 @@ import (
 func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (done bool) {
 	p := op.state()
 	err := s.guarded(op, func() error {
+		p.who = access.From(ctx)
+		p.trace.Who = p.who.String()
 		if p.kind != nil { // else it was admitted at the boundary
+			if err := s.auth.Methods.Admit(p.who, p.kind.procedure); err != nil {
+				return err
+			}
 			if err := s.admit(p.kind.procedure); err != nil {
 				return err
 			}
@@ -80,7 +86,7 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 			}
 			if r.err == nil && c.queued != nil {
 				var w *waiting.Wait
-				if r.err = s.guarded(ops[i], func() error { w = ops[i].waiting(); return nil }); w != nil {
+				if w, r.err = s.waitOf(ops[i]); w != nil {
 					c.queued(i, w)
 					continue
 				}
@@ -118,6 +124,11 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	for n, i := range open {
 		before := len(cmds)
 		all[n].err = s.guarded(ops[i], func() error { cmds = append(cmds, ops[i].commands()...); return nil })
+		if who := ops[i].state().who; who != nil && all[n].err == nil {
+			if all[n].err = s.authorize(who, cmds[before:]); all[n].err != nil {
+				cmds = cmds[:before]
+			}
+		}
 		counts[n] = len(cmds) - before
 	}
 	var answers []storage.Answer
@@ -140,12 +151,32 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	return all
 }
 
-// take lets an operation look at its answers, if it has them.
+// authorize has commands carry who asks for them.
+func (s *Server) authorize(who *access.Principal, cmds []session.Command) error {
+	if who.Expired(s.cfg.Now()) {
+		return access.ErrUnknown()
+	}
+	for _, c := range cmds {
+		access.Authorize(who, c)
+	}
+	return nil
+}
+
+// take lets an operation look at its answers, if it has them. Where who may do what has
+// changed, its principal is looked up anew and all of it is ordered again: what of it was
+// done is known by its ids.
 func (s *Server) take(ctx context.Context, op operation, answers []storage.Answer) (t taken) {
 	op.state().trace.Note(answers)
 	for i := range answers {
 		if answers[i].Outcome != storage.Applied {
 			return taken{err: fault.OfAnswer(&answers[i])}
+		}
+	}
+	for i := range answers {
+		if answers[i].Result.Code == session.StaleAccess {
+			p := op.state()
+			p.who, t.err = s.auth.Again(ctx, p.who)
+			return taken{again: t.err == nil, err: t.err}
 		}
 	}
 	t.err = s.guarded(op, func() (err error) {
@@ -160,6 +191,8 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 // while it is kept out: then it is judged and put in order again, as one that is sent
 // again would be.
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
+	ctx, stop := s.auth.Guard(ctx)
+	defer stop()
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
@@ -172,8 +205,21 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 			if next == nil {
 				return
 			}
+		} else if err == nil && w.Held == nil && w.Answer.Result.Code == session.StaleAccess {
+			p := op.state()
+			if p.who, err = s.auth.Again(ctx, p.who); err == nil {
+				err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })
+			}
+			if err == nil {
+				s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})
+				if next == nil {
+					return
+				}
+			} else {
+				s.waits.Withdraw(w)
+			}
 		} else if err == nil && w.Held == nil {
-			err = s.guarded(op, func() error { next = op.waiting(); return nil })
+			next, err = s.waitOf(op)
 		}
 		if next == nil {
 			s.settle(op, err)
@@ -182,6 +228,18 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 		}
 		w = next
 	}
+}
+
+// waitOf describes the wait of an operation that was queued; nil if it was not. The node
+// keeps its place for whoever asked.
+func (s *Server) waitOf(op operation) (w *waiting.Wait, err error) {
+	err = s.guarded(op, func() error { w = op.waiting(); return nil })
+	if who := op.state().who; who != nil && w != nil && w.Renew != nil {
+		behalf := who.Behalf()
+		w.Renew.Authorize(behalf)
+		w.Cancel.Authorize(behalf)
+	}
+	return w, err
 }
 
 // settle makes the answer of an operation, or the error that it is answered with.

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/health"
@@ -29,6 +30,7 @@ import (
 	"example.com/govnode/internal/server/policies"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/sweep"
+	"example.com/govnode/internal/server/tokens"
 	"example.com/govnode/internal/server/values"
 	"example.com/govnode/internal/server/waiting"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -82,6 +84,10 @@ type Config struct {
 	JournalRecords, JournalBytes int
 	// Peers is how the API of other nodes is reached. Nil makes a client.
 	Peers *http.Client
+
+	// Authentication asks everybody who they are. Without it who shows nothing is
+	// let in as nobody in particular; a token that is shown is looked at all the same.
+	Authentication bool
 
 	// Reflection lets gRPC clients ask for the schema of the API.
 	Reflection bool
@@ -160,6 +166,7 @@ func (c *Config) validate() error {
 type Server struct {
 	cfg      Config
 	store    *order.Store
+	auth     *access.Authenticator
 	changes  storage.Store // of proceed alone
 	log      *slog.Logger
 	limits   *limits.Service
@@ -194,7 +201,12 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cluster != nil {
 		store = s.leader.Before(store)
 	}
-	s.store, s.changes = order.New(store, m.premises), store
+	_, late := cfg.Store.(storage.Gatherer)
+	s.auth, err = access.New(access.Config{Store: store, Required: cfg.Authentication, Now: cfg.Now, Refused: m.refused, LateReads: late})
+	if err != nil {
+		return nil, err
+	}
+	s.store, s.changes = order.New(store, m.premises, s.auth), store
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
@@ -254,7 +266,7 @@ func (s *Server) Handler() http.Handler {
 			}
 			return nil
 		}),
-		connect.WithRequestGate(input.NamespaceGate),
+		connect.WithRequestGate(s.auth.Gate),
 		connect.WithInterceptors(&boundary{s}),
 		connect.WithRecover(s.recovered),
 	)
@@ -271,6 +283,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewEventServiceHandler(s.teller, opts))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(s.values, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
+	mux.Handle(govnodev1connect.NewAccessServiceHandler(s.newTokens(), opts))
 	mux.Handle(healthv1connect.NewHealthHandler(probes))
 	if s.cfg.Reflection {
 		r := grpcreflect.NewStaticReflector(append(health.ServiceNames(), healthv1connect.HealthName)...)
@@ -281,6 +294,10 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", probes.Readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
 	return gate.NewDirectory(mux, s.cfg.Reflection)
+}
+
+func (s *Server) newTokens() *tokens.Service {
+	return &tokens.Service{Store: s.store, Auth: s.auth, Now: s.cfg.Now, Changed: s.audit.limited}
 }
 
 // ready returns the check that fails.
@@ -321,6 +338,7 @@ func (s *Server) Close() error {
 	if s.cfg.Cluster != nil {
 		s.cfg.Cluster.AdmitForwarded(nil)
 	}
+	s.auth.Close()
 	s.sweeper.Close()
 	s.waits.Close()
 	s.cfg.Store.OnLapse(nil)

@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -50,8 +54,21 @@ func (o *opening) check(ctx context.Context, f *input.Fields) error {
 		f.Refuse("parentSessionId", "is the session itself; name the session that started this one, or leave it out")
 	}
 	o.cmd.Policy, o.cmd.Digest = policyRef(f, "policy", req.Policy)
+	switch len(req.SessionTokenSha256) {
+	case 0:
+	case len(o.cmd.Token):
+		o.cmd.Token = session.Digest(req.SessionTokenSha256)
+	default:
+		f.Refuse("sessionTokenSha256", "has %d bytes; it is the SHA-256 of the secret, which has 32", len(req.SessionTokenSha256))
+	}
 	if f.Err != nil {
 		return f.Err
+	}
+	if !o.who.Sees(req.AgentId) {
+		return access.Denied("agentId: %q is not in the scope of this token; it opens sessions of %s", req.AgentId, strings.Join(o.who.Agents, ", "))
+	}
+	if !o.who.MayPin(o.cmd.Policy) {
+		return o.noPolicy()
 	}
 	return o.resolve(ctx)
 }
@@ -104,10 +121,8 @@ func (o *opening) take(_ context.Context, answers []storage.Answer) (again bool,
 func (o *opening) respond() error {
 	res := &o.answer.Result
 	switch {
-	case res.Code == session.NotFound && o.cmd.Policy != "":
-		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
 	case res.Code == session.NotFound:
-		return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
+		return o.noPolicy()
 	case res.Code == session.Killed:
 		return fault.OfResult(res, words.TargetText(res.Signal.Target)+": "+words.KilledText(res.Signal))
 	case res.Code.Failure():
@@ -121,6 +136,14 @@ func (o *opening) respond() error {
 	o.s.metrics.sessions.Inc()
 	o.out.Session = o.fresh()
 	return nil
+}
+
+// noPolicy is the answer where the policy is not there, or not for this caller.
+func (o *opening) noPolicy() error {
+	if o.cmd.Policy != "" {
+		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
+	}
+	return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
 }
 
 // fresh is the session that was made just now.
@@ -146,13 +169,45 @@ func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id
 			return found, nil
 		}
 		if read == storage.Latest {
-			return found, fault.NotFound(f.Path("sessionId"), "there is no session %q; create it with CreateSession", id)
+			return found, noSession(f, id)
 		}
 		if quick(ctx) {
 			return found, errTakesLong
 		}
 		read = storage.Latest // the session may be younger than what this node has seen
 	}
+}
+
+// sessionWith is findSession for calls, which bring the secret of a session that was
+// created with the hash of one. Without it the session is not there.
+func (s *Server) sessionWith(ctx context.Context, ns string, f *input.Fields, id, secret string, read storage.Read) (storage.Found, error) {
+	found, err := s.findSession(ctx, ns, f, id, read)
+	if err != nil {
+		return found, err
+	}
+	x := found.Record.(*session.Session)
+	if x.More == nil || x.More.Token == (session.Digest{}) {
+		return found, nil
+	}
+	if sum := sha256.Sum256([]byte(secret)); subtle.ConstantTimeCompare(sum[:], x.More.Token[:]) != 1 {
+		found.Record = nil
+		return found, noSession(f, id)
+	}
+	return found, nil
+}
+
+func noSession(f *input.Fields, id string) error {
+	return fault.NotFound(f.Path("sessionId"), "there is no session %q; create it with CreateSession", id)
+}
+
+// secretOf takes the secret of a session out of a request, so that it is in nothing that
+// is made of the request later.
+func secretOf(f *input.Fields, in *string, kept *string) {
+	if *in == "" {
+		return // perhaps it was taken out before
+	}
+	f.Text("sessionToken", *in, input.Caps.Secret)
+	*kept, *in = *in, ""
 }
 
 // GetSession returns a session as it stands.

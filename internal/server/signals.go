@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -29,6 +30,9 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 	f.Text("reason", req.Reason, input.Caps.Reason)
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if err := s.mayTarget(ctx, cmd); err != nil {
+		return nil, err
 	}
 	name := strings.ToUpper(req.Signal) // who types stop means STOP
 	if cmd.Signal = signals[name]; cmd.Signal == 0 {
@@ -55,6 +59,25 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 		return nil, err
 	}
 	return out, nil
+}
+
+// mayTarget refuses a signal for whom is not in the caller's scope.
+func (s *Server) mayTarget(ctx context.Context, cmd *session.Signal) error {
+	who := access.From(ctx)
+	switch t := cmd.Target; {
+	case !who.Scoped():
+		return nil
+	case t.Scope == session.OfSession:
+		hidden, err := s.store.Hidden(ctx, session.SessionKey(cmd.NS, t.Name))
+		if hidden {
+			err = noSession(nil, t.Name)
+		}
+		return err
+	case t.Scope == session.OfAgent && who.Sees(t.Name):
+		return nil
+	default:
+		return access.Denied("%s is not in the scope of this token; it signals %s and their sessions", words.TargetText(t), strings.Join(who.Agents, ", "))
+	}
 }
 
 // kill closes what a KILL is for, and says what stands.

@@ -57,6 +57,14 @@ func (a *acquire) check(_ context.Context, f *input.Fields) error {
 	return nil
 }
 
+// judgeAgain leaves the command alone that may still be on its way.
+func (a *acquire) judgeAgain(context.Context) error {
+	next := *a.cmd
+	a.cmd = &next
+	a.one[0] = a.cmd
+	return nil
+}
+
 func (a *acquire) waiting() *waiting.Wait {
 	if a.answer.Result.Code != session.Queued {
 		return nil
@@ -114,8 +122,9 @@ func (s slotService) RenewSlots(ctx context.Context, req *v1.RenewSlotsRequest) 
 // A renewal is one RenewSlots on its way; every slot has a command of its own.
 type renewal struct {
 	request[v1.RenewSlotsRequest, v1.RenewSlotsResponse]
-	cmds []*session.Renew
-	open []int // which of cmds have no answer yet
+	cmds    []*session.Renew // nil: of a session that is not there
+	open    []int            // which of cmds have no answer yet
+	secrets []string         // of the sessions of calls
 }
 
 func (r *renewal) check(ctx context.Context, f *input.Fields) error {
@@ -126,20 +135,31 @@ func (r *renewal) check(ctx context.Context, f *input.Fields) error {
 		return f.Err
 	}
 	r.cmds, r.open = nil, nil
+	if r.secrets == nil {
+		r.secrets = make([]string, len(r.req.Slots))
+	}
 	r.out = &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(r.req.Slots))}
 	for i, slot := range r.req.Slots {
-		c, err := r.s.renewOne(ctx, f.At("slots", i), client, slot)
+		at := f.At("slots", i)
+		if slot != nil {
+			secretOf(at, &slot.SessionToken, &r.secrets[i])
+		}
+		c, err := r.s.renewOne(ctx, at, client, slot, r.secrets[i])
 		if err != nil {
 			return err
 		}
-		c.TTL = ttl
-		r.cmds, r.open = append(r.cmds, c), append(r.open, i)
+		if c != nil {
+			c.TTL = ttl
+			r.open = append(r.open, i)
+		}
+		r.cmds = append(r.cmds, c)
 		r.out.Results[i] = &v1.SlotRenewal{Slot: slot, Outcome: v1.Outcome_OUTCOME_LEASE_EXPIRED}
 	}
 	return nil
 }
 
-func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, slot *v1.SlotRef) (*session.Renew, error) {
+// renewOne is the command for one slot; nil for a call whose session is not there.
+func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, slot *v1.SlotRef, secret string) (*session.Renew, error) {
 	f.ID("slotId", slot.GetSlotId())
 	f.OptionalID("sessionId", slot.GetSessionId())
 	c := &session.Renew{NS: input.Namespace(ctx), ID: slot.GetSlotId(), Token: slot.GetToken()}
@@ -152,9 +172,15 @@ func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, s
 		return nil, f.Err
 	}
 	c.Session = slot.GetSessionId()
-	var err error
-	c.Pools, err = s.poolsOf(ctx, c.NS, c.Session, c.ID)
-	return c, err
+	found, err := s.sessionWith(ctx, c.NS, f, c.Session, secret, storage.Nearby)
+	if err != nil {
+		if fault.Of(err).Reason == fault.ReasonNotFound {
+			return nil, nil
+		}
+		return nil, err
+	}
+	c.Pools = callPools(found.Record.(*session.Session), c.ID)
+	return c, nil
 }
 
 // poolsOf returns the pools in which a call of a session has slots, as far as this
@@ -204,7 +230,7 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 func (r *renewal) respond() error {
 	seen := map[string]*v1.Signal{}
 	for i, c := range r.cmds {
-		if c.Session == "" {
+		if c == nil || c.Session == "" {
 			continue
 		}
 		h, ok := seen[c.Session]
@@ -268,7 +294,17 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 // A forced is one ForceRelease on its way.
 type forced struct {
 	request[v1.ForceReleaseRequest, v1.ForceReleaseResponse]
-	cmd *session.ForceRelease
+	cmd    *session.ForceRelease
+	hidden bool // it is of a session out of the caller's scope
+}
+
+// commands leaves a session alone that is not there for the caller, and says where in
+// the order that is.
+func (o *forced) commands() []session.Command {
+	if o.hidden {
+		o.one[0] = &session.Tick{}
+	}
+	return o.one[:]
 }
 
 func (o *forced) check(ctx context.Context, f *input.Fields) error {
@@ -287,6 +323,9 @@ func (o *forced) check(ctx context.Context, f *input.Fields) error {
 		return f.Err
 	}
 	var err error
+	if o.hidden, err = o.s.store.Hidden(ctx, session.SessionKey(o.ns, req.SessionId)); err != nil {
+		return err
+	}
 	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
 	return err
 }
@@ -302,7 +341,7 @@ func (o *forced) respond() error {
 	res := &o.answer.Result
 	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: o.answer.Index}
 	switch {
-	case res.Code == session.NotFound || res.Code == session.StalePremise:
+	case o.hidden || res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
 		return order.RequestFailure(o.cmd.By)(res)

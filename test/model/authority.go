@@ -28,7 +28,7 @@ func (s *space) mayDo() *access {
 // judgedNow reports whether a command was judged by what holds now.
 func (m *Model) judgedNow(c session.Command) bool {
 	a := c.Authority()
-	return a == nil || a.Epoch == m.epochOf(c.Namespace())
+	return a == nil || a.Behalf || a.Epoch == m.epochOf(c.Namespace())
 }
 
 func (m *Model) epochOf(ns string) uint64 {
@@ -150,6 +150,7 @@ func (g *Generator) authorized(c session.Command) session.Command {
 		return c
 	}
 	a := &session.Authority{Principal: session.Principal{1 + byte(g.r.IntN(8)/7)}, Epoch: g.m.epochOf(c.Namespace())}
+	a.Behalf = g.once(30)
 	if g.once(40) {
 		a.Epoch = max(a.Epoch, 1) - 1
 	}

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -58,6 +59,9 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 	}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if who := access.From(ctx); !who.Sees(req.AgentId) {
+		return nil, access.Denied("agentId: %q is not in the scope of this token; it asks for %s", req.AgentId, strings.Join(who.Agents, ", "))
 	}
 	if cmd.By.Request == "" {
 		cmd.ID = s.NewID()
@@ -172,17 +176,23 @@ func (s *Service) List(ctx context.Context, req *v1.ApprovalServiceListRequest) 
 func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideRequest) (*v1.ApprovalServiceDecideResponse, error) {
 	f := &input.Fields{}
 	f.ID("id", req.Id)
-	f.ID("approver", req.Approver)
+	who := access.From(ctx)
+	approver := req.Approver
+	if who == nil {
+		f.ID("approver", approver)
+	} else if approver == "" { // one vote each: it is theirs as whom the service knows them
+		approver = who.Name
+	}
 	input.Enum(f, "decision", req.Decision, v1.Vote_name)
 	if req.Decision == v1.Vote_VOTE_UNSPECIFIED {
 		f.Refuse("decision", "is required; say VOTE_APPROVE or VOTE_DENY")
 	}
-	if strings.EqualFold(req.Approver, "timeout") {
+	if strings.EqualFold(approver, "timeout") {
 		f.Refuse("approver", "is what is said where nobody decided; give the name of a person")
 	}
 	f.Text("reason", req.Reason, input.Caps.Message)
 	cmd := session.Decide{
-		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(req.Approver),
+		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id, Approver: strings.ToLower(approver),
 		Approve: req.Decision == v1.Vote_VOTE_APPROVE, Reason: engine.Redact(req.Reason),
 	}
 	if req.RequestDigest != "" {
@@ -190,6 +200,12 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if who != nil && approver != who.Name {
+		return nil, access.Denied("approver: the vote is that of %s, as whom you are known; leave approver out", who.Name)
+	}
+	if err := s.shown(ctx, cmd.NS, cmd.ID); err != nil {
+		return nil, err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
 		next := cmd
@@ -245,6 +261,15 @@ func (s *Service) refused(id string, by session.Maker) func(*session.Result) err
 	}
 }
 
+// shown refuses an approval that is not there for the caller.
+func (s *Service) shown(ctx context.Context, ns, id string) error {
+	hidden, err := s.Store.Hidden(ctx, session.ApprovalKey(ns, id))
+	if hidden {
+		err = missing(id)
+	}
+	return err
+}
+
 // Cancel ends an approval, and the call that waits for it.
 func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelRequest) (*v1.ApprovalServiceCancelResponse, error) {
 	f := &input.Fields{}
@@ -252,6 +277,9 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 	cmd := session.CancelApproval{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), ID: req.Id}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if err := s.shown(ctx, cmd.NS, cmd.ID); err != nil {
+		return nil, err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
 		var err error

@@ -1,13 +1,16 @@
 package approvals
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -57,6 +60,9 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	if req.Arguments != nil || req.ArgumentsJson != "" {
 		cmd.Of.Exact, cmd.Of.Arguments = true, Digest(arguments)
 		cmd.Shown, _ = Preview(arguments)
+	}
+	if who := access.From(ctx); cmd.Of.Scope == session.OfAgent && !who.Sees(cmd.Of.Name) || cmd.Of.Scope == session.OfPolicy && who.Scoped() {
+		return nil, access.Denied("name: %q is not in the scope of this token; it decides for %s", cmd.Of.Name, strings.Join(who.Agents, ", "))
 	}
 	if err := s.hasSession(ctx, cmd); err != nil {
 		return nil, err
@@ -142,9 +148,15 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	if f.Err != nil {
 		return nil, f.Err
 	}
+	gone := func() error {
+		return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
+	}
+	if hidden, err := s.Store.Hidden(ctx, session.StandingKey(cmd.NS, cmd.ID)); hidden || err != nil {
+		return nil, cmp.Or(err, gone())
+	}
 	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.NotFound {
-			return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
+			return gone()
 		}
 		return order.RequestFailure(cmd.By)(res)
 	})

@@ -77,6 +77,10 @@ const (
 	ReasonTooSlow           = "FOLLOWER_TOO_SLOW"
 	ReasonOverloaded        = "OVERLOADED"
 	ReasonTooLarge          = "TOO_LARGE"
+	ReasonUnauthenticated   = "UNAUTHENTICATED"
+	ReasonForbidden         = "PERMISSION_DENIED"
+	ReasonQuotaExceeded     = "QUOTA_EXCEEDED"
+	ReasonTooManyTokens     = "TOO_MANY_TOKENS"
 	ReasonInternal          = "INTERNAL"
 )
 
@@ -224,6 +228,8 @@ var failings = map[session.Code]failing{
 	session.Killed:            {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
 	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
 	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
+	session.StaleAccess:       {connect.CodeUnavailable, ReasonNotApplied, "who may do what kept changing; nothing was done, send it again with the same id"},
+	session.TooManyTokens:     {connect.CodeResourceExhausted, ReasonTooManyTokens, "the namespace has as many tokens, or denied subjects, as it may, which is " + strconv.Itoa(session.MaxTokens) + "; revoke some first"},
 	session.AlreadyVoted:      {connect.CodeFailedPrecondition, ReasonAlreadyVoted, "the approver has voted the other way; one vote each counts"},
 	session.AlreadyDecided:    {connect.CodeFailedPrecondition, ReasonAlreadyDecided, "the approval is not pending any more; look at it with Get"},
 	session.SelfApproval:      {connect.CodeFailedPrecondition, ReasonSelfApproval, "the agent that asks cannot decide; let somebody else do it"},
@@ -324,6 +330,9 @@ func OfRead(err error) error {
 // GaveUp is the error of a request whose context is done while it waits for
 // something that goes on without it.
 func GaveUp(ctx context.Context) error {
+	if said := (*Error)(nil); errors.As(context.Cause(ctx), &said) {
+		return said
+	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return New(connect.CodeDeadlineExceeded, ReasonOutcomeUnknown, "the deadline passed first; send it again with the same id")
 	}
@@ -348,4 +357,11 @@ func errLeaderOverloaded() error {
 func Stale() error {
 	f := failings[session.StalePremise]
 	return New(f.code, f.reason, f.text)
+}
+
+// Unauthenticated reports whether an error says that its caller is not known, or is no
+// more.
+func Unauthenticated(err error) bool {
+	var f *Error
+	return errors.As(err, &f) && f.Reason == ReasonUnauthenticated
 }

@@ -27,6 +27,8 @@ var Caps = struct {
 	Namespace  Bound
 	Tool       Bound // names of tools: any text without control or bidirectional format characters
 	Label      Bound
+	Secret     Bound // of a session
+	Subject    Bound // that is denied
 	Signal     Bound // its name
 	Reason     Bound // of a signal
 	Message    Bound // why an approval is asked for, or decided
@@ -44,6 +46,7 @@ var Caps = struct {
 
 	// Items.
 	Attributes  Bound
+	Patterns    Bound // of a token, of agents and of policies each
 	Pools       Bound // of one call, beside the pool of its policy
 	Budgets     Bound // of one call, with all that are above those it names
 	Metadata    Bound
@@ -61,6 +64,7 @@ var Caps = struct {
 	Rate      Bound // limit of a rate
 	Cost      Bound // at a rate
 	Slots     Bound
+	Quota     Bound // of a namespace; 0: none
 	Weight    Bound
 	Queue     Bound
 	Threshold Bound
@@ -77,6 +81,7 @@ var Caps = struct {
 	MaxHold   Span
 	Wait      Span
 	IdleTTL   Span
+	TokenTTL  Span // of a token
 	KeyTTL    Span // of a counter
 	ListTTL   Span // of items of a list
 	BudgetPer Span // period of a budget
@@ -89,6 +94,8 @@ var Caps = struct {
 	Namespace:  Bound{Min: 1, Max: session.MaxNamespace},
 	Tool:       Bound{Min: 1, Max: session.MaxTool},
 	Label:      Bound{Max: session.MaxTool},
+	Secret:     Bound{Max: 256},
+	Subject:    Bound{Min: 5, Max: session.MaxSubject},
 	Signal:     Bound{Min: 1, Max: session.MaxID},
 	Reason:     Bound{Max: session.MaxReason},
 	Message:    Bound{Max: session.MaxMessage},
@@ -105,6 +112,7 @@ var Caps = struct {
 	OutputBody: Bound{Max: 1<<20 + 256<<10},
 
 	Attributes:  Bound{Max: session.MaxAttributes},
+	Patterns:    Bound{Max: session.MaxPatterns},
 	Pools:       Bound{Max: session.MaxPools},
 	Budgets:     Bound{Max: session.MaxBudgets},
 	Metadata:    Bound{Max: 32},
@@ -121,6 +129,7 @@ var Caps = struct {
 	Rate:      Bound{Min: 1, Max: session.MaxRate},
 	Cost:      Bound{Min: 1, Max: session.MaxRate, Default: 1},
 	Slots:     Bound{Min: 1, Max: session.MaxSlots},
+	Quota:     Bound{Max: session.MaxQuota},
 	Weight:    Bound{Min: 1, Max: session.MaxSlots, Default: 1},
 	Queue:     Bound{Min: 0, Max: session.MaxQueue, Default: session.DefaultQueue},
 	Threshold: Bound{Min: 0, Max: session.MaxSlots}, // 0: as many as there are slots
@@ -137,6 +146,7 @@ var Caps = struct {
 	Wait:      Span{Max: session.MaxWait},
 	IdleTTL:   Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
 	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
+	TokenTTL:  Span{Min: time.Second, Max: session.MaxDuration, Default: 90 * 24 * time.Hour},
 	ListTTL:   Span{Min: time.Millisecond, Max: session.MaxListTTL},
 	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},
 	Approval:  Span{Min: session.MinApproval, Max: session.MaxApproval, Default: 5 * time.Minute},

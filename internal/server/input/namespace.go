@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"connectrpc.com/connect"
-
 	"example.com/govnode/internal/server/fault"
 )
 
@@ -21,7 +19,7 @@ const defaultNamespace = "default"
 type NamespaceKey struct{}
 
 // NamespaceGate reads the namespace before the body is decoded.
-func NamespaceGate(ctx context.Context, _ connect.Spec, _ connect.Peer, header http.Header) (context.Context, error) {
+func NamespaceGate(ctx context.Context, header http.Header) (context.Context, error) {
 	ns := header.Get(NamespaceHeader)
 	switch {
 	case ns == "":

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -152,6 +153,9 @@ func (s *Service) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*v1.
 			Age: durationpb.New(max(found.Now-l.Since, 0)), Ttl: durationpb.New(max(l.Expires-found.Now, 0)),
 		}
 		slot.Holder, slot.SessionId, slot.SlotId, slot.Tool = names.of(l.Holder)
+		if names.hidden(slot.SessionId) {
+			continue
+		}
 		out.Slots = append(out.Slots, slot)
 	}
 	for i := range p.Queue {
@@ -161,6 +165,9 @@ func (s *Service) ListSlots(ctx context.Context, req *v1.ListSlotsRequest) (*v1.
 			WaitLeft: durationpb.New(max(t.Until-found.Now, time.Duration(0))),
 		}
 		w.Holder, w.SessionId, w.SlotId, _ = names.of(t.Holder)
+		if names.hidden(w.SessionId) {
+			continue
+		}
 		out.Waiters = append(out.Waiters, w)
 	}
 	return out, nil
@@ -172,6 +179,11 @@ type holders struct {
 	s        *Service
 	ctx      context.Context
 	sessions map[string]*session.Session
+}
+
+// hidden reports whether a session is out of the scope of who asks.
+func (h *holders) hidden(sess string) bool {
+	return sess != "" && h.sessions[sess] == nil && access.From(h.ctx).Scoped()
 }
 
 func (h *holders) of(holder string) (who, sess, slot, tool string) {

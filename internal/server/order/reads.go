@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -44,6 +45,10 @@ func (s *Store) List(ctx context.Context, kind byte, p Page, read storage.Read, 
 	view, err := s.View(ctx, read)
 	if err != nil {
 		return nil, "", view, fault.OfRead(err)
+	}
+	if who := access.From(ctx); who.Scoped() {
+		wanted := keep
+		keep = func(k session.Key, r session.Record) bool { return who.Visible(r) && (wanted == nil || wanted(k, r)) }
 	}
 	prefix := session.Prefix(kind, input.Namespace(ctx))
 	entries, err := view.Find(prefix, prefix+session.Key(p.After), p.Size+1, keep)

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -19,6 +21,7 @@ import (
 // say in what became of what was proposed before.
 type Trace struct {
 	Changed bool   // something was put in order that took effect, or may have
+	Who     string // asks for it; empty where nobody is asked
 	Line    uint64 // the last line of it in the audit log; 0 if it has none
 }
 
@@ -57,7 +60,7 @@ type traceKey struct{}
 
 // Traced gives a request a trace.
 func Traced(ctx context.Context) (context.Context, *Trace) {
-	t := &Trace{}
+	t := &Trace{Who: access.From(ctx).String()}
 	return context.WithValue(ctx, traceKey{}, t), t
 }
 
@@ -83,12 +86,40 @@ type Store struct {
 	Reader
 	changes storage.Store // of Change and Restore alone
 	retries prometheus.Counter
+	auth    *access.Authenticator // nil where nobody is known
 }
 
 // New makes a Store. Retries counts the commands that are ordered again because
-// what they took for granted had changed.
-func New(store storage.Store, retries prometheus.Counter) *Store {
-	return &Store{Reader: store, changes: store, retries: retries}
+// what they took for granted had changed; auth knows who asks for them.
+func New(store storage.Store, retries prometheus.Counter, auth *access.Authenticator) *Store {
+	return &Store{Reader: store, changes: store, retries: retries, auth: auth}
+}
+
+// Get is Reader.Get for the principal of a request: what is not in his scope is not
+// there.
+func (s *Store) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	found, err := s.Reader.Get(ctx, k, r)
+	if err == nil && !access.From(ctx).Visible(found.Record) {
+		found.Record = nil
+	}
+	return found, err
+}
+
+// Hidden reports whether a record is there and not in the scope of who asks. What this
+// node has not seen yet is looked for as it stands now.
+func (s *Store) Hidden(ctx context.Context, k session.Key) (bool, error) {
+	p := access.From(ctx)
+	if !p.Scoped() {
+		return false, nil
+	}
+	found, err := s.Reader.Get(ctx, k, storage.Nearby)
+	if err == nil && found.Record == nil {
+		found, err = s.Reader.Get(ctx, k, storage.Latest)
+	}
+	if err != nil {
+		return false, fault.OfRead(err)
+	}
+	return !p.Visible(found.Record), nil
 }
 
 // MaxRounds bounds how often one request is ordered again because what it took
@@ -99,9 +130,10 @@ const MaxRounds = 8
 // Change orders a command that has no premise. A result that is no answer
 // becomes the error that refused makes of it.
 func (s *Store) Change(ctx context.Context, cmd session.Command, refused func(*session.Result) error) (storage.Answer, error) {
-	answers := s.changes.Apply(ctx, cmd)
-	TraceOf(ctx).Note(answers)
-	a := answers[0]
+	a, err := s.apply(ctx, cmd)
+	if err != nil {
+		return a, err
+	}
 	switch {
 	case a.Outcome != storage.Applied:
 		return a, fault.OfAnswer(&a)
@@ -109,6 +141,35 @@ func (s *Store) Change(ctx context.Context, cmd session.Command, refused func(*s
 		return a, refused(&a.Result)
 	}
 	return a, nil
+}
+
+// apply orders a command of the principal of a request, and again if who may do what
+// has changed meanwhile.
+func (s *Store) apply(ctx context.Context, cmd session.Command) (a storage.Answer, err error) {
+	p := access.From(ctx)
+	for range MaxRounds {
+		if p.Expired(s.now()) {
+			return a, access.ErrUnknown()
+		}
+		access.Authorize(p, cmd)
+		answers := s.changes.Apply(ctx, cmd)
+		TraceOf(ctx).Note(answers)
+		if a = answers[0]; a.Outcome != storage.Applied || a.Result.Code != session.StaleAccess {
+			return a, nil
+		}
+		s.retries.Inc()
+		if p, err = s.auth.Again(ctx, p); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+func (s *Store) now() time.Time {
+	if s.auth == nil {
+		return time.Time{}
+	}
+	return s.auth.Now()
 }
 
 // ChangeOn orders a command that takes something for granted. Build makes it of what
@@ -140,6 +201,11 @@ func RequestFailure(by session.Maker) func(*session.Result) error {
 
 // Restore replaces the whole state.
 func (s *Store) Restore(ctx context.Context, r io.Reader) error {
+	if p := access.From(ctx); p != nil {
+		if _, err := s.auth.AsOfNow(ctx, p); err != nil {
+			return err
+		}
+	}
 	err := s.changes.Restore(ctx, r)
 	TraceOf(ctx).Changed = storage.OutcomeOf(err) != storage.NotApplied
 	return err

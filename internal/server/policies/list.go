@@ -158,6 +158,9 @@ func (s *Service) DeletePolicy(ctx context.Context, req *v1.DeletePolicyRequest)
 	if f.Err != nil {
 		return nil, f.Err
 	}
+	if err := inScope(ctx, name); err != nil {
+		return nil, err
+	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
 		if stale != nil && stale.Names != nil {
 			cmd.Digest, cmd.Names = stale.Digest, stale.Names

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -58,6 +60,9 @@ func (s *Service) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.
 		if f.Err != nil {
 			return nil, f.Err
 		}
+	}
+	if err := inScope(ctx, name); err != nil {
+		return nil, err
 	}
 	cmd := &session.PutPolicy{
 		NS: input.Namespace(ctx), By: by, Name: name,
@@ -155,3 +160,11 @@ func sessionLimits(p *engine.Policy) (session.Limits, error) {
 
 // count32 is exact for every count that a session can reach.
 func count32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
+
+// inScope refuses a change of a policy that is not in the scope of its author's token.
+func inScope(ctx context.Context, name string) error {
+	if p := access.From(ctx); !p.MayPin(name) {
+		return access.Denied("name: the policy %q is not in the scope of this token, which is %s", name, strings.Join(p.Policies, ", "))
+	}
+	return nil
+}

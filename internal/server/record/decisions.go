@@ -10,6 +10,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
@@ -102,7 +103,7 @@ func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	if r := s.Journal.find(input.Namespace(ctx), req.DecisionId); r != nil {
+	if r := s.Journal.find(input.Namespace(ctx), req.DecisionId); r != nil && access.From(ctx).Sees(r.agentID()) {
 		out := r.rendered
 		if out == nil {
 			out = r.message(r.Audit())
@@ -145,8 +146,10 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	var asked, silent []string
 	for range peers {
 		switch a := <-answers; {
-		case a.err == nil:
+		case a.err == nil && access.From(ctx).Sees(a.res.GetRecord().GetAgentId()):
 			return a.res, nil
+		case a.err == nil:
+			asked = append(asked, a.peer.Node)
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
 			if fault.InfoOf(a.err).GetMetadata()["field"] == "sessionId" {

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -59,7 +60,7 @@ func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}
-	fl := s.newFollower(input.Namespace(ctx), req, at[s.Node])
+	fl := s.newFollower(ctx, req, at[s.Node])
 	return fl.run(ctx, stream.Send)
 }
 
@@ -105,12 +106,13 @@ type follower struct {
 	types   map[string]bool // nil for all
 	session string
 	agent   string
+	who     *access.Principal
 	next    uint64  // sequence of the next event to send
 	gap     *v1.Gap // to be said first
 }
 
-func (s *Teller) newFollower(ns string, req *v1.FollowRequest, at cursor) *follower {
-	fl := &follower{s: s, NS: ns, session: req.SessionId, agent: req.AgentId}
+func (s *Teller) newFollower(ctx context.Context, req *v1.FollowRequest, at cursor) *follower {
+	fl := &follower{s: s, NS: input.Namespace(ctx), who: access.From(ctx), session: req.SessionId, agent: req.AgentId}
 	if len(req.Types) > 0 {
 		fl.types = map[string]bool{}
 		for _, t := range req.Types {
@@ -181,7 +183,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 
 // tell sends those events of a record that are wanted and not sent yet.
 func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
-	if r.NS != fl.NS || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent {
+	if r.NS != fl.NS || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
 		return nil
 	}
 	if r.events == 0 {

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -59,38 +60,46 @@ func (s *Teller) peers(ctx context.Context) ([]members.Peer, error) {
 }
 
 func (s *Teller) peerDecisions(ctx context.Context, p members.Peer) govnodev1connect.DecisionServiceClient {
-	return govnodev1connect.NewDecisionServiceClient(s.Client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
+	return govnodev1connect.NewDecisionServiceClient(s.Client, "http://"+p.APIAddress, inNameOf(ctx))
 }
 
 func (s *Teller) peerEvents(ctx context.Context, p members.Peer) govnodev1connect.EventServiceClient {
-	return govnodev1connect.NewEventServiceClient(s.Client, "http://"+p.APIAddress, inNamespace(input.Namespace(ctx)))
+	return govnodev1connect.NewEventServiceClient(s.Client, "http://"+p.APIAddress, inNameOf(ctx))
 }
 
-// inNamespace sends requests in a namespace.
-func inNamespace(ns string) connect.ClientOption {
-	return connect.WithInterceptors(namespaceHeader(ns))
+// inNameOf sends requests in the namespace of a request and with what its caller has
+// shown, so that the other node looks at that itself.
+func inNameOf(ctx context.Context) connect.ClientOption {
+	return connect.WithInterceptors(onward{input.Namespace(ctx), access.Shown(ctx)})
 }
 
-type namespaceHeader string
+type onward struct{ ns, shown string }
+
+func (o onward) put(h http.Header) {
+	h.Set(input.NamespaceHeader, o.ns)
+	if o.shown != "" {
+		h.Set(access.AuthorizationHeader, o.shown)
+	}
+}
 
 // WrapUnary implements connect.Interceptor.
-func (ns namespaceHeader) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (o onward) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		req.Header().Set(input.NamespaceHeader, string(ns))
+		o.put(req.Header())
 		return next(ctx, req)
 	}
 }
 
 // WrapStreamingClient implements connect.Interceptor.
-func (ns namespaceHeader) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (o onward) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		conn.RequestHeader().Set(input.NamespaceHeader, string(ns))
+		o.put(conn.RequestHeader())
 		return conn
 	}
 }
 
 // WrapStreamingHandler implements connect.Interceptor.
-func (namespaceHeader) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (onward) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }

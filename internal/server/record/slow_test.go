@@ -31,7 +31,7 @@ func allowed(id string, size int) *Record {
 // should hear next is gone.
 func TestSlowFollower(t *testing.T) {
 	s := journaled(8, DefaultJournalBytes)
-	fl := s.newFollower("default", &v1.FollowRequest{}, cursor{})
+	fl := s.newFollower(t.Context(), &v1.FollowRequest{}, cursor{})
 	taken, goOn := make(chan *v1.FollowResponse), make(chan struct{})
 	result := make(chan error, 1)
 	go func() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -125,6 +126,9 @@ func (s *Service) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.
 	cmd := &session.Increment{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key, Amount: amount}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if amount < 0 && !access.From(ctx).Is(v1.Role_ROLE_ORCHESTRATOR) {
+		return nil, access.Denied("amount: counting down is for orchestrators: an agent does not give itself back what it has used")
 	}
 	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		switch res.Code {

@@ -50,6 +50,22 @@ func (w *Waiters) abandon(x *Wait) {
 	})
 }
 
+// Withdraw gives up a place whose caller may not have it any more.
+func (w *Waiters) Withdraw(x *Wait) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done {
+		return
+	}
+	w.work.Go(func() {
+		for _, a := range w.apply(context.Background(), []session.Command{x.Cancel}) {
+			if a.Err != nil {
+				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.Holder), slog.Any("error", a.Err))
+			}
+		}
+	})
+}
+
 // abandoned watches a place and reports whether nobody wants it.
 func (w *Waiters) abandoned(ctx context.Context, x *Wait) bool {
 	first, _, there := w.place(ctx, x)

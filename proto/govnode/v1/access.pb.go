@@ -556,8 +556,7 @@ func (x *CreateTokenRequest) GetExpiresIn() *durationpb.Duration {
 type CreateTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,13 +598,6 @@ func (x *CreateTokenResponse) GetToken() *Token {
 	return nil
 }
 
-func (x *CreateTokenResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
 func (x *CreateTokenResponse) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
@@ -616,6 +608,7 @@ func (x *CreateTokenResponse) GetIndex() uint64 {
 type ListTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // the caller's own if empty
+	Consistency   Consistency            `protobuf:"varint,2,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -655,6 +648,13 @@ func (x *ListTokensRequest) GetNamespace() string {
 		return x.Namespace
 	}
 	return ""
+}
+
+func (x *ListTokensRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
 }
 
 type ListTokensResponse struct {
@@ -856,8 +856,7 @@ func (x *RevokeTokenRequest) GetTokenId() string {
 type RevokeTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revoked       bool                   `protobuf:"varint,1,opt,name=revoked,proto3" json:"revoked,omitempty"` // false if it was not there
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -897,13 +896,6 @@ func (x *RevokeTokenResponse) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
-}
-
-func (x *RevokeTokenResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
 }
 
 func (x *RevokeTokenResponse) GetIndex() uint64 {
@@ -991,8 +983,7 @@ func (x *DenySubjectRequest) GetReason() string {
 
 type DenySubjectResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1025,13 +1016,6 @@ func (x *DenySubjectResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DenySubjectResponse.ProtoReflect.Descriptor instead.
 func (*DenySubjectResponse) Descriptor() ([]byte, []int) {
 	return file_govnode_v1_access_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *DenySubjectResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
 }
 
 func (x *DenySubjectResponse) GetIndex() uint64 {
@@ -1112,8 +1096,7 @@ func (x *AllowSubjectRequest) GetSubject() string {
 type AllowSubjectResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Allowed       bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"` // false if it was not denied
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1153,13 +1136,6 @@ func (x *AllowSubjectResponse) GetAllowed() bool {
 		return x.Allowed
 	}
 	return false
-}
-
-func (x *AllowSubjectResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
 }
 
 func (x *AllowSubjectResponse) GetIndex() uint64 {
@@ -1357,8 +1333,7 @@ func (x *PutQuotasRequest) GetQuotas() *Quotas {
 type PutQuotasResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Quotas        *Quotas                `protobuf:"bytes,1,opt,name=quotas,proto3" json:"quotas,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1400,13 +1375,6 @@ func (x *PutQuotasResponse) GetQuotas() *Quotas {
 	return nil
 }
 
-func (x *PutQuotasResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
 func (x *PutQuotasResponse) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
@@ -1417,6 +1385,7 @@ func (x *PutQuotasResponse) GetIndex() uint64 {
 type GetQuotasRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // the caller's own if empty
+	Consistency   Consistency            `protobuf:"varint,2,opt,name=consistency,proto3,enum=govnode.v1.Consistency" json:"consistency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1456,6 +1425,13 @@ func (x *GetQuotasRequest) GetNamespace() string {
 		return x.Namespace
 	}
 	return ""
+}
+
+func (x *GetQuotasRequest) GetConsistency() Consistency {
+	if x != nil {
+		return x.Consistency
+	}
+	return Consistency_CONSISTENCY_UNSPECIFIED
 }
 
 type GetQuotasResponse struct {
@@ -1540,7 +1516,7 @@ var File_govnode_v1_access_proto protoreflect.FileDescriptor
 const file_govnode_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"\x17govnode/v1/access.proto\x12\n" +
-	"govnode.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"Y\n" +
+	"govnode.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"Y\n" +
 	"\x06Access\x12'\n" +
 	"\x05scope\x18\x01 \x01(\x0e2\x11.govnode.v1.ScopeR\x05scope\x12&\n" +
 	"\x05roles\x18\x02 \x03(\x0e2\x10.govnode.v1.RoleR\x05roles\"\xf1\x01\n" +
@@ -1579,13 +1555,13 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\bpolicies\x18\t \x03(\tR\bpolicies\x128\n" +
 	"\n" +
 	"expires_in\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"j\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"T\n" +
 	"\x13CreateTokenResponse\x12'\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.govnode.v1.TokenR\x05token\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"1\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"l\n" +
 	"\x11ListTokensRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xad\x01\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x129\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\xad\x01\n" +
 	"\x12ListTokensResponse\x12)\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x11.govnode.v1.TokenR\x06tokens\x121\n" +
 	"\x06denied\x18\x02 \x03(\v2\x19.govnode.v1.DeniedSubjectR\x06denied\x12\x14\n" +
@@ -1600,31 +1576,28 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x19\n" +
-	"\btoken_id\x18\x04 \x01(\tR\atokenId\"[\n" +
+	"\btoken_id\x18\x04 \x01(\tR\atokenId\"E\n" +
 	"\x13RevokeTokenResponse\x12\x18\n" +
 	"\arevoked\x18\x01 \x01(\bR\arevoked\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\x9b\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x9b\x01\n" +
 	"\x12DenySubjectRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"A\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"+\n" +
 	"\x13DenySubjectResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x84\x01\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"\x84\x01\n" +
 	"\x13AllowSubjectRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x18\n" +
-	"\asubject\x18\x04 \x01(\tR\asubject\"\\\n" +
+	"\asubject\x18\x04 \x01(\tR\asubject\"F\n" +
 	"\x14AllowSubjectResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa0\x02\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xa0\x02\n" +
 	"\x06Quotas\x12\x1a\n" +
 	"\bsessions\x18\x01 \x01(\x03R\bsessions\x12\x18\n" +
 	"\aclients\x18\x02 \x01(\x03R\aclients\x12\x14\n" +
@@ -1642,13 +1615,13 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12*\n" +
-	"\x06quotas\x18\x04 \x01(\v2\x12.govnode.v1.QuotasR\x06quotas\"k\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x12.govnode.v1.QuotasR\x06quotas\"U\n" +
 	"\x11PutQuotasResponse\x12*\n" +
 	"\x06quotas\x18\x01 \x01(\v2\x12.govnode.v1.QuotasR\x06quotas\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"0\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"k\n" +
 	"\x10GetQuotasRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\x8c\x01\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x129\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\x8c\x01\n" +
 	"\x11GetQuotasResponse\x12*\n" +
 	"\x06quotas\x18\x01 \x01(\v2\x12.govnode.v1.QuotasR\x06quotas\x12&\n" +
 	"\x04used\x18\x02 \x01(\v2\x12.govnode.v1.QuotasR\x04used\x12#\n" +
@@ -1722,7 +1695,8 @@ var file_govnode_v1_access_proto_goTypes = []any{
 	(*GetQuotasRequest)(nil),           // 20: govnode.v1.GetQuotasRequest
 	(*GetQuotasResponse)(nil),          // 21: govnode.v1.GetQuotasResponse
 	(*durationpb.Duration)(nil),        // 22: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 23: google.protobuf.MethodOptions
+	(Consistency)(0),                   // 23: govnode.v1.Consistency
+	(*descriptorpb.MethodOptions)(nil), // 24: google.protobuf.MethodOptions
 }
 var file_govnode_v1_access_proto_depIdxs = []int32{
 	1,  // 0: govnode.v1.Access.scope:type_name -> govnode.v1.Scope
@@ -1732,35 +1706,37 @@ var file_govnode_v1_access_proto_depIdxs = []int32{
 	0,  // 4: govnode.v1.CreateTokenRequest.roles:type_name -> govnode.v1.Role
 	22, // 5: govnode.v1.CreateTokenRequest.expires_in:type_name -> google.protobuf.Duration
 	3,  // 6: govnode.v1.CreateTokenResponse.token:type_name -> govnode.v1.Token
-	3,  // 7: govnode.v1.ListTokensResponse.tokens:type_name -> govnode.v1.Token
-	10, // 8: govnode.v1.ListTokensResponse.denied:type_name -> govnode.v1.DeniedSubject
-	17, // 9: govnode.v1.PutQuotasRequest.quotas:type_name -> govnode.v1.Quotas
-	17, // 10: govnode.v1.PutQuotasResponse.quotas:type_name -> govnode.v1.Quotas
-	17, // 11: govnode.v1.GetQuotasResponse.quotas:type_name -> govnode.v1.Quotas
-	17, // 12: govnode.v1.GetQuotasResponse.used:type_name -> govnode.v1.Quotas
-	23, // 13: govnode.v1.access:extendee -> google.protobuf.MethodOptions
-	2,  // 14: govnode.v1.access:type_name -> govnode.v1.Access
-	4,  // 15: govnode.v1.AccessService.WhoAmI:input_type -> govnode.v1.WhoAmIRequest
-	6,  // 16: govnode.v1.AccessService.CreateToken:input_type -> govnode.v1.CreateTokenRequest
-	8,  // 17: govnode.v1.AccessService.ListTokens:input_type -> govnode.v1.ListTokensRequest
-	11, // 18: govnode.v1.AccessService.RevokeToken:input_type -> govnode.v1.RevokeTokenRequest
-	13, // 19: govnode.v1.AccessService.DenySubject:input_type -> govnode.v1.DenySubjectRequest
-	15, // 20: govnode.v1.AccessService.AllowSubject:input_type -> govnode.v1.AllowSubjectRequest
-	18, // 21: govnode.v1.AccessService.PutQuotas:input_type -> govnode.v1.PutQuotasRequest
-	20, // 22: govnode.v1.AccessService.GetQuotas:input_type -> govnode.v1.GetQuotasRequest
-	5,  // 23: govnode.v1.AccessService.WhoAmI:output_type -> govnode.v1.WhoAmIResponse
-	7,  // 24: govnode.v1.AccessService.CreateToken:output_type -> govnode.v1.CreateTokenResponse
-	9,  // 25: govnode.v1.AccessService.ListTokens:output_type -> govnode.v1.ListTokensResponse
-	12, // 26: govnode.v1.AccessService.RevokeToken:output_type -> govnode.v1.RevokeTokenResponse
-	14, // 27: govnode.v1.AccessService.DenySubject:output_type -> govnode.v1.DenySubjectResponse
-	16, // 28: govnode.v1.AccessService.AllowSubject:output_type -> govnode.v1.AllowSubjectResponse
-	19, // 29: govnode.v1.AccessService.PutQuotas:output_type -> govnode.v1.PutQuotasResponse
-	21, // 30: govnode.v1.AccessService.GetQuotas:output_type -> govnode.v1.GetQuotasResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	14, // [14:15] is the sub-list for extension type_name
-	13, // [13:14] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	23, // 7: govnode.v1.ListTokensRequest.consistency:type_name -> govnode.v1.Consistency
+	3,  // 8: govnode.v1.ListTokensResponse.tokens:type_name -> govnode.v1.Token
+	10, // 9: govnode.v1.ListTokensResponse.denied:type_name -> govnode.v1.DeniedSubject
+	17, // 10: govnode.v1.PutQuotasRequest.quotas:type_name -> govnode.v1.Quotas
+	17, // 11: govnode.v1.PutQuotasResponse.quotas:type_name -> govnode.v1.Quotas
+	23, // 12: govnode.v1.GetQuotasRequest.consistency:type_name -> govnode.v1.Consistency
+	17, // 13: govnode.v1.GetQuotasResponse.quotas:type_name -> govnode.v1.Quotas
+	17, // 14: govnode.v1.GetQuotasResponse.used:type_name -> govnode.v1.Quotas
+	24, // 15: govnode.v1.access:extendee -> google.protobuf.MethodOptions
+	2,  // 16: govnode.v1.access:type_name -> govnode.v1.Access
+	4,  // 17: govnode.v1.AccessService.WhoAmI:input_type -> govnode.v1.WhoAmIRequest
+	6,  // 18: govnode.v1.AccessService.CreateToken:input_type -> govnode.v1.CreateTokenRequest
+	8,  // 19: govnode.v1.AccessService.ListTokens:input_type -> govnode.v1.ListTokensRequest
+	11, // 20: govnode.v1.AccessService.RevokeToken:input_type -> govnode.v1.RevokeTokenRequest
+	13, // 21: govnode.v1.AccessService.DenySubject:input_type -> govnode.v1.DenySubjectRequest
+	15, // 22: govnode.v1.AccessService.AllowSubject:input_type -> govnode.v1.AllowSubjectRequest
+	18, // 23: govnode.v1.AccessService.PutQuotas:input_type -> govnode.v1.PutQuotasRequest
+	20, // 24: govnode.v1.AccessService.GetQuotas:input_type -> govnode.v1.GetQuotasRequest
+	5,  // 25: govnode.v1.AccessService.WhoAmI:output_type -> govnode.v1.WhoAmIResponse
+	7,  // 26: govnode.v1.AccessService.CreateToken:output_type -> govnode.v1.CreateTokenResponse
+	9,  // 27: govnode.v1.AccessService.ListTokens:output_type -> govnode.v1.ListTokensResponse
+	12, // 28: govnode.v1.AccessService.RevokeToken:output_type -> govnode.v1.RevokeTokenResponse
+	14, // 29: govnode.v1.AccessService.DenySubject:output_type -> govnode.v1.DenySubjectResponse
+	16, // 30: govnode.v1.AccessService.AllowSubject:output_type -> govnode.v1.AllowSubjectResponse
+	19, // 31: govnode.v1.AccessService.PutQuotas:output_type -> govnode.v1.PutQuotasResponse
+	21, // 32: govnode.v1.AccessService.GetQuotas:output_type -> govnode.v1.GetQuotasResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	16, // [16:17] is the sub-list for extension type_name
+	15, // [15:16] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_access_proto_init() }
@@ -1768,6 +1744,7 @@ func file_govnode_v1_access_proto_init() {
 	if File_govnode_v1_access_proto != nil {
 		return
 	}
+	file_govnode_v1_common_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1193,6 +1193,7 @@ type Authority struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Principal     uint64                 `protobuf:"fixed64,1,opt,name=principal,proto3" json:"principal,omitempty"` // eight bytes, in their order
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`          // premise
+	Behalf        bool                   `protobuf:"varint,3,opt,name=behalf,proto3" json:"behalf,omitempty"`        // the epoch is no premise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1239,6 +1240,13 @@ func (x *Authority) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *Authority) GetBehalf() bool {
+	if x != nil {
+		return x.Behalf
+	}
+	return false
 }
 
 // Token is what is known of a token.
@@ -10079,10 +10087,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x127\n" +
 	"\tauthority\x18d \x01(\v2\x19.govnode.log.v1.AuthorityR\tauthorityB\t\n" +
-	"\acommand\"?\n" +
+	"\acommand\"W\n" +
 	"\tAuthority\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\x06R\tprincipal\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\xc9\x01\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06behalf\x18\x03 \x01(\bR\x06behalf\"\xc9\x01\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +

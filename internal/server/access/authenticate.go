@@ -1,0 +1,375 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A Store is where records of namespaces are read.
+type Store interface {
+	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
+}
+
+// Config is what an Authenticator is made of.
+type Config struct {
+	Store Store
+	// Required asks everybody who they are. Else a request without credentials is
+	// nobody's in particular and may do everything; one with credentials is held
+	// to them all the same.
+	Required bool
+	Now      func() time.Time
+	// Refused counts who was not let in, by the reason.
+	Refused *prometheus.CounterVec
+	// LateReads says that a read of this node's own state may be older than what a
+	// linearizable read has just answered from: over Redis.
+	LateReads bool
+}
+
+// An Authenticator finds out who calls. It is safe for concurrent use.
+type Authenticator struct {
+	Config
+	Methods Methods
+
+	mu    sync.Mutex
+	known map[[32]byte]*Principal // by the SHA-256 of the token's text
+	young map[string]*late        // namespaces that were looked up anew for a token that was not there
+	watch map[*guarded]struct{}
+	stop  chan struct{}
+	once  sync.Once
+	beat  sync.WaitGroup
+}
+
+// New makes an Authenticator. Close ends its work.
+func New(cfg Config) (*Authenticator, error) {
+	methods, err := ReadMethods()
+	if err != nil {
+		return nil, err
+	}
+	a := &Authenticator{
+		Config: cfg, Methods: methods, known: map[[32]byte]*Principal{}, young: map[string]*late{},
+		watch: map[*guarded]struct{}{}, stop: make(chan struct{}),
+	}
+	a.beat.Go(a.look)
+	return a, nil
+}
+
+// Close ends the watch over those who are let in for long.
+func (a *Authenticator) Close() {
+	a.once.Do(func() { close(a.stop) })
+	a.beat.Wait()
+}
+
+// Gate lets a request in before its body is read, with its principal and namespace,
+// or says why not.
+func (a *Authenticator) Gate(ctx context.Context, spec connect.Spec, _ connect.Peer, header http.Header) (context.Context, error) {
+	p, err := a.identify(ctx, header)
+	if err == nil {
+		err = a.Methods.Admit(p, spec.Procedure)
+	}
+	if err != nil {
+		a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+		return nil, err
+	}
+	if p == nil {
+		return input.NamespaceGate(ctx, header)
+	}
+	switch named := header.Values(input.NamespaceHeader); {
+	case len(named) == 0 || len(named) == 1 && (named[0] == p.Namespace || named[0] == ""):
+	default:
+		a.Refused.WithLabelValues(fault.ReasonForbidden).Inc()
+		return nil, Denied("%s names another namespace than the token; leave the header out, or use a token of that namespace", input.NamespaceHeader)
+	}
+	ctx = context.WithValue(With(ctx, p), input.NamespaceKey{}, p.Namespace)
+	return context.WithValue(ctx, shownKey{}, header.Get(AuthorizationHeader)), nil
+}
+
+type shownKey struct{}
+
+// Shown is what a caller has shown, for another node that answers a part of the request.
+func Shown(ctx context.Context) string {
+	text, _ := ctx.Value(shownKey{}).(string)
+	return text
+}
+
+// AuthorizationHeader brings a token, or a JWT, behind Bearer.
+const AuthorizationHeader = "Authorization"
+
+// identify returns who sends a request; nil where nobody is asked.
+func (a *Authenticator) identify(ctx context.Context, header http.Header) (*Principal, error) {
+	shown := header.Values(AuthorizationHeader)
+	switch {
+	case len(shown) == 0:
+		if p := channelOf(ctx); p != nil {
+			return a.channel(ctx, p)
+		}
+		if a.Required {
+			return nil, unknown("this node asks who calls; send a token in the header " + AuthorizationHeader + ": Bearer")
+		}
+		return nil, nil
+	case len(shown) > 1:
+		return nil, unknown(AuthorizationHeader + " is given more than once; send one")
+	}
+	scheme, text, _ := strings.Cut(shown[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") || text == "" {
+		return nil, unknown(AuthorizationHeader + " is none of this service; send Bearer and a token behind it")
+	}
+	return a.token(ctx, text)
+}
+
+// ErrUnknown is the same for all that is wrong with a token, so that nobody learns
+// what of it was right.
+func ErrUnknown() error {
+	return unknown("the token is not known, or it has expired or was revoked; ask an operator for another")
+}
+
+func unknown(text string) error {
+	return fault.New(connect.CodeUnauthenticated, fault.ReasonUnauthenticated, text)
+}
+
+// token finds the principal of a token's text.
+func (a *Authenticator) token(ctx context.Context, text string) (*Principal, error) {
+	if len(text) > maxToken {
+		return nil, ErrUnknown()
+	}
+	sum := sha256.Sum256([]byte(text))
+	a.mu.Lock()
+	p := a.known[sum]
+	a.mu.Unlock()
+	if p != nil {
+		found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Nearby)
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		if same(found.Record, p.record) && !p.Expired(a.Now()) {
+			return p, nil
+		}
+	}
+	ns, id, secret, ok := splitToken(text)
+	if !ok || ns != session.ClusterNamespace && input.NamespaceProblem(ns) != "" {
+		return nil, ErrUnknown()
+	}
+	hash := session.Digest(sha256.Sum256([]byte(secret)))
+	p, err := a.lookUp(ctx, ns, id, hash)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	if len(a.known) >= maxKnown {
+		clear(a.known)
+	}
+	a.known[sum] = p
+	a.mu.Unlock()
+	return p, nil
+}
+
+// maxKnown bounds what is remembered of tokens that were verified.
+const maxKnown = 1 << 14
+
+func same(a, b session.Record) bool { return session.EpochOf(a) == session.EpochOf(b) }
+
+// lookUp finds the token of an id by its namespace's record: as this node has it,
+// and as it stands now where it is not there, since it may be younger.
+func (a *Authenticator) lookUp(ctx context.Context, ns, id string, hash session.Digest) (*Principal, error) {
+	found, err := a.Store.Get(ctx, session.AccessKey(ns), storage.Nearby)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	x, _ := found.Record.(*session.Access)
+	if x.FindToken(id) == nil {
+		if found, err = a.later(ctx, ns); err != nil {
+			return nil, fault.OfRead(err)
+		}
+		x, _ = found.Record.(*session.Access)
+	}
+	return a.fromToken(ns, id, hash, x)
+}
+
+// fromToken makes the principal of a token. The time it takes does not tell an id that
+// is there from one that is not.
+func (a *Authenticator) fromToken(ns, id string, hash session.Digest, x *session.Access) (*Principal, error) {
+	var of session.Digest
+	t := x.FindToken(id)
+	if t != nil {
+		of = t.Hash
+	}
+	if subtle.ConstantTimeCompare(of[:], hash[:]) != 1 || t == nil {
+		return nil, ErrUnknown()
+	}
+	p := Principal{
+		Name: "token:" + id, Namespace: ns, Roles: t.Roles, Agents: t.Agents, Policies: t.Policies, token: id, hash: hash,
+	}
+	if t.Expires > 0 {
+		p.Expires = time.UnixMilli(t.Expires)
+	}
+	if p.Expired(a.Now()) {
+		return nil, ErrUnknown()
+	}
+	return p.judgedBy(record(x)), nil
+}
+
+// record is a record that may be absent, without a type in a nil.
+func record(x *session.Access) session.Record {
+	if x == nil {
+		return nil
+	}
+	return x
+}
+
+// A late read of a namespace's record, which all share who need one at that time.
+type late struct {
+	mu    sync.Mutex
+	at    time.Time
+	found storage.Found
+	err   error
+}
+
+// laterPause is how long the answer of a late read is good enough for tokens that
+// are not known: so who guesses costs the cluster ten reads a second and no more.
+const laterPause = 100 * time.Millisecond
+
+// maxYoung bounds the namespaces of which somebody has shown a token that was not
+// there: names that are none are guessed as well.
+const maxYoung = 1024
+
+func (a *Authenticator) later(ctx context.Context, ns string) (storage.Found, error) {
+	a.mu.Lock()
+	l := a.young[ns]
+	if l == nil {
+		if len(a.young) >= maxYoung {
+			clear(a.young)
+		}
+		l = &late{}
+		a.young[ns] = l
+	}
+	a.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := a.Now(); l.at.IsZero() || now.Sub(l.at) > laterPause || now.Before(l.at) {
+		l.found, l.err = a.Store.Get(ctx, session.AccessKey(ns), storage.Latest)
+		if l.at = now; l.err != nil {
+			l.at = time.Time{}
+		}
+	}
+	return l.found, l.err
+}
+
+// Again finds a principal anew by what holds now: after an answer that what he was
+// judged by has changed, which a read of this node's own state may not show yet.
+func (a *Authenticator) Again(ctx context.Context, p *Principal) (*Principal, error) {
+	if p == nil {
+		return nil, nil
+	}
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Nearby)
+	if err == nil && same(found.Record, p.record) {
+		found, err = a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Latest)
+	}
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	return a.under(p, found.Record)
+}
+
+// AsOfNow is Again for what is not judged where it is put in order: by what stands now.
+func (a *Authenticator) AsOfNow(ctx context.Context, p *Principal) (*Principal, error) {
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Latest)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	return a.under(p, found.Record)
+}
+
+// Nearby finds a principal anew where this node's own state says that something has
+// changed.
+func (a *Authenticator) Nearby(ctx context.Context, p *Principal) (*Principal, error) {
+	if p == nil {
+		return nil, nil
+	}
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Nearby)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	if same(found.Record, p.record) && !p.Expired(a.Now()) {
+		return p, nil
+	}
+	return a.under(p, found.Record)
+}
+
+// AfterRead holds the answer of a linearizable read to who may have it: what was
+// revoked before the read is found out behind it.
+func (a *Authenticator) AfterRead(ctx context.Context, p *Principal) error {
+	if p == nil {
+		return nil
+	}
+	read := storage.Nearby // the read has brought this node up to date
+	if a.LateReads {
+		read = storage.Latest
+	}
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), read)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	if same(found.Record, p.record) {
+		return nil
+	}
+	_, err = a.under(p, found.Record)
+	return err
+}
+
+// under judges a principal by another record of his namespace.
+func (a *Authenticator) under(p *Principal, r session.Record) (*Principal, error) {
+	x, _ := r.(*session.Access)
+	if p.token != "" {
+		next, err := a.fromToken(p.Namespace, p.token, p.hash, x)
+		if err == nil && !next.mayTheSame(p) { // it was revoked, and made anew
+			return nil, ErrUnknown()
+		}
+		return next, err
+	}
+	for _, subject := range p.denials {
+		if x.Denies(subject) {
+			return nil, ErrUnknown()
+		}
+	}
+	if p.Expired(a.Now()) {
+		return nil, ErrUnknown()
+	}
+	return p.judgedBy(record(x)), nil
+}
+
+// A channel tells who calls by itself: the local socket.
+type channelKey struct{}
+
+// WithLocal marks the connections of the local socket: whoever can open it may write
+// the node's disk, and so is an operator of the cluster.
+func WithLocal(ctx context.Context, uid int) context.Context {
+	return context.WithValue(ctx, channelKey{}, &Principal{
+		Name: "local:" + strconv.Itoa(uid), Namespace: session.ClusterNamespace, Roles: 1 << operatorRole,
+	})
+}
+
+func channelOf(ctx context.Context) *Principal {
+	p, _ := ctx.Value(channelKey{}).(*Principal)
+	return p
+}
+
+func (a *Authenticator) channel(ctx context.Context, p *Principal) (*Principal, error) {
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Nearby)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	return a.under(p, found.Record)
+}

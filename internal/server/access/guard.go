@@ -1,0 +1,84 @@
+package access
+
+import (
+	"context"
+	"time"
+
+	"example.com/govnode/internal/server/fault"
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+const operatorRole = int(v1.Role_ROLE_OPERATOR)
+
+// Those who are let in for long, by a stream or by a wait, are looked at again while
+// they are in.
+
+// lookEvery is how often that is done.
+const lookEvery = 250 * time.Millisecond
+
+// A guarded context ends when its principal may not be here any more.
+type guarded struct {
+	who *Principal
+	end context.CancelCauseFunc
+}
+
+// Guard returns a context that ends when the principal of ctx is revoked or expires;
+// its cause is the error for the caller. Stop it when it is not needed any more.
+func (a *Authenticator) Guard(ctx context.Context) (guard context.Context, stop func()) {
+	p := From(ctx)
+	if p == nil {
+		return ctx, func() {}
+	}
+	guard, end := context.WithCancelCause(ctx)
+	g := &guarded{p, end}
+	a.mu.Lock()
+	a.watch[g] = struct{}{}
+	a.mu.Unlock()
+	return guard, func() {
+		a.mu.Lock()
+		delete(a.watch, g)
+		a.mu.Unlock()
+		end(nil)
+	}
+}
+
+func (a *Authenticator) look() {
+	beat := time.NewTicker(lookEvery)
+	defer beat.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-beat.C:
+			a.lookOnce()
+		}
+	}
+}
+
+// lookOnce looks each principal up once, however many streams and waits are his. What
+// cannot be read now is looked at again.
+func (a *Authenticator) lookOnce() {
+	a.mu.Lock()
+	by := make(map[*Principal][]*guarded, len(a.watch))
+	for g := range a.watch { // order-free: each is looked at by itself
+		by[g.who] = append(by[g.who], g)
+	}
+	a.mu.Unlock()
+	for p, all := range by { // order-free: likewise
+		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+		next, err := a.Nearby(ctx, p)
+		cancel()
+		switch {
+		case err == nil && next != p:
+			a.mu.Lock()
+			for _, g := range all {
+				g.who = next
+			}
+			a.mu.Unlock()
+		case fault.Unauthenticated(err):
+			for _, g := range all {
+				g.end(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,660 @@
+package server_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/access"
+	"example.com/govnode/internal/server/fault"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+const secret = "a-secret-of-enough-letters-00000"
+
+// startAsking starts a node that asks who calls.
+func startAsking(t testing.TB, change ...func(*server.Config)) *node {
+	t.Helper()
+	return start(t, append([]func(*server.Config){func(c *server.Config) { c.Authentication = true }}, change...)...)
+}
+
+// token puts a token into the state, and returns its text.
+func (n *node) token(ns, id string, roles []v1.Role, change ...func(*session.Token)) string {
+	n.t.Helper()
+	tok := session.Token{ID: id, Hash: session.Digest(sha256.Sum256([]byte(secret))), Roles: access.RolesOf(roles)}
+	for _, c := range change {
+		c(&tok)
+	}
+	a := n.store.Apply(n.ctx(), &session.PutToken{NS: ns, By: session.Maker{Client: "test"}, Token: tok})[0]
+	require.NoError(n.t, a.Failure())
+	require.Equal(n.t, session.Done, a.Result.Code)
+	return "gn_" + ns + "." + id + "." + secret
+}
+
+func (n *node) revoke(ns, id string) {
+	n.t.Helper()
+	a := n.store.Apply(n.ctx(), &session.RevokeToken{NS: ns, By: session.Maker{Client: "test"}, ID: id})[0]
+	require.NoError(n.t, a.Failure())
+	require.EqualValues(n.t, 1, a.Result.Value)
+}
+
+func agents(patterns ...string) func(*session.Token) {
+	return func(t *session.Token) { t.Agents = patterns }
+}
+
+func policies(patterns ...string) func(*session.Token) {
+	return func(t *session.Token) { t.Policies = patterns }
+}
+
+// bearer sends a token with each request, and perhaps other headers.
+type bearer struct {
+	token string
+	more  []string
+}
+
+func (b bearer) put(h http.Header) {
+	if b.token != "" {
+		h.Set("Authorization", "Bearer "+b.token)
+	}
+	for i := 0; i+1 < len(b.more); i += 2 {
+		h.Set(b.more[i], b.more[i+1])
+	}
+}
+
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		b.put(req.Header())
+		return next(ctx, req)
+	}
+}
+
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		b.put(conn.RequestHeader())
+		return conn
+	}
+}
+
+func (bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// as is a client with a token.
+func (n *node) as(token string, more ...string) clients {
+	return n.h2(connect.WithInterceptors(bearer{token, more}))
+}
+
+var allRoles = []v1.Role{v1.Role_ROLE_AGENT, v1.Role_ROLE_ORCHESTRATOR, v1.Role_ROLE_APPROVER, v1.Role_ROLE_POLICY_AUTHOR, v1.Role_ROLE_AUDITOR, v1.Role_ROLE_OPERATOR}
+
+// call sends an empty request to a method of any kind, and returns the code of the
+// answer; 0 where it has none.
+func call(t *testing.T, h connect.HTTPClient, url string, m *access.Method, opts ...connect.ClientOption) connect.Code {
+	t.Helper()
+	c := connect.NewClient[emptypb.Empty, emptypb.Empty](h, url+m.Procedure, opts...)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var err error
+	switch m.Procedure {
+	case govnodev1connect.CallServiceExchangeProcedure:
+		s := c.CallBidiStream(ctx)
+		_ = s.Send(nil)
+		_ = s.CloseRequest()
+		for err == nil {
+			_, err = s.Receive()
+		}
+		_ = s.CloseResponse()
+	case govnodev1connect.ClusterServiceRestoreProcedure:
+		s := c.CallClientStream(ctx)
+		_, err = s.CloseAndReceive()
+	case govnodev1connect.EventServiceFollowProcedure, govnodev1connect.ClusterServiceSnapshotProcedure:
+		var s *connect.ServerStreamForClient[emptypb.Empty]
+		if s, err = c.CallServerStream(ctx, connect.NewRequest(&emptypb.Empty{})); err == nil {
+			s.Receive() // the first message, or the error
+			err = s.Err()
+			cancel()
+			_ = s.Close()
+		}
+	default:
+		_, err = c.CallUnary(ctx, connect.NewRequest(&emptypb.Empty{}))
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return 0
+	}
+	return connect.CodeOf(err)
+}
+
+var protocols = map[string][]connect.ClientOption{
+	"connect": nil, "json": {connect.WithProtoJSON()}, "grpc": {connect.WithGRPC()}, "grpc-web": {connect.WithGRPCWeb()},
+}
+
+// Each method of the API, by each role, in each protocol: it is let in exactly where
+// the API says so, and whoever is not known is let in nowhere.
+func TestRolesOfEachMethod(t *testing.T) {
+	n := startAsking(t)
+	methods, err := access.ReadMethods()
+	require.NoError(t, err)
+	require.Greater(t, len(methods), 60)
+	type caller struct {
+		name, token string
+		ns          string
+		role        v1.Role
+	}
+	callers := []caller{{name: "nobody"}, {name: "stranger", token: "gn_team.none." + secret}}
+	for i, r := range allRoles {
+		callers = append(callers, caller{access.RoleName(r), n.token("team", fmt.Sprint("role", i), []v1.Role{r}), "team", r})
+	}
+	for i, r := range []v1.Role{v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR} {
+		callers = append(callers, caller{"cluster-" + access.RoleName(r), n.token(session.ClusterNamespace, fmt.Sprint("cluster", i), []v1.Role{r}), session.ClusterNamespace, r})
+	}
+	h := n.h2Client()
+	for protocol, opts := range protocols {
+		for _, c := range callers {
+			t.Run(protocol+" "+c.name, func(t *testing.T) {
+				opts := append(slices.Clone(opts), connect.WithInterceptors(bearer{token: c.token}))
+				for _, m := range methods {
+					got := call(t, h, n.url, m, opts...)
+					cluster := c.ns == session.ClusterNamespace
+					may := slices.Contains(m.Roles, c.role)
+					switch m.Scope {
+					case v1.Scope_SCOPE_SELF:
+						may = true
+					case v1.Scope_SCOPE_ITEMS:
+						may = !cluster
+					case v1.Scope_SCOPE_NAMESPACE:
+						may = may && !cluster
+					case v1.Scope_SCOPE_CLUSTER:
+						may = may && cluster
+					}
+					switch {
+					case c.ns == "":
+						require.Equal(t, connect.CodeUnauthenticated, got, m.Procedure)
+					case !may:
+						require.Equal(t, connect.CodePermissionDenied, got, m.Procedure)
+					default:
+						require.NotContains(t, []connect.Code{connect.CodeUnauthenticated, connect.CodePermissionDenied}, got, m.Procedure)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Each kind of item in a batch and in a stream is held to its own method.
+func TestRolesOfEachItem(t *testing.T) {
+	n := startAsking(t)
+	items := []*v1.Operation{
+		{Op: &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t"}}},
+		{Op: &v1.Operation_End{End: &v1.EndCallRequest{SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED}}},
+		{Op: &v1.Operation_Cancel{Cancel: &v1.CancelCallRequest{SessionId: "s", CallId: "c"}}},
+		{Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "s"}}},
+		{Op: &v1.Operation_Renew{Renew: &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{Pool: "q", SlotId: "s"}}}}},
+		{Op: &v1.Operation_Release{Release: &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s"}}},
+		{Op: &v1.Operation_Take{Take: &v1.TakeRateRequest{Rate: "r", RequestId: "i"}}},
+	}
+	kinds := (&v1.Operation{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields().Len()
+	require.Len(t, items, kinds, "one of each kind")
+	for i, op := range items {
+		op.Tag = uint64(i + 1)
+	}
+	for i, r := range allRoles {
+		t.Run(access.RoleName(r), func(t *testing.T) {
+			c := n.as(n.token("team", fmt.Sprint("item", i), []v1.Role{r}))
+			check := func(results []*v1.OperationResult) {
+				require.Len(t, results, len(items))
+				for _, res := range results {
+					refused := res.GetError().GetReason() == fault.ReasonForbidden
+					require.Equal(t, r != v1.Role_ROLE_AGENT, refused, "%v", res)
+				}
+			}
+			res, err := c.calls.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: items})
+			require.NoError(t, err)
+			check(res.Results)
+
+			s, err := c.calls.Exchange(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, s.Send(&v1.ExchangeRequest{Frames: items}))
+			var all []*v1.OperationResult
+			for len(all) < len(items) {
+				m, err := s.Receive()
+				require.NoError(t, err)
+				all = append(all, m.Answers...)
+			}
+			check(all)
+			require.NoError(t, s.CloseRequest())
+			require.NoError(t, s.CloseResponse())
+		})
+	}
+}
+
+var worker = []v1.Role{v1.Role_ROLE_AGENT, v1.Role_ROLE_ORCHESTRATOR}
+
+// team is a node with a policy p, in the namespace team.
+func startTeam(t *testing.T, change ...func(*server.Config)) *node {
+	n := startAsking(t, change...)
+	author := n.as(n.token("team", "author", []v1.Role{v1.Role_ROLE_POLICY_AUTHOR}))
+	for _, name := range []string{"p", "loose"} {
+		_, err := author.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: name, Yaml: strings.Join(policy(), "\n") + "\n"})
+		require.NoError(t, err)
+	}
+	return n
+}
+
+func open(c clients, id, agent, policy string, change ...func(*v1.CreateSessionRequest)) error {
+	req := &v1.CreateSessionRequest{SessionId: id, AgentId: agent, Policy: byName(policy)}
+	for _, f := range change {
+		f(req)
+	}
+	_, err := c.sessions.CreateSession(context.Background(), req)
+	return err
+}
+
+// A wrong token is answered the same whatever is wrong with it, and its text is
+// nowhere.
+func TestUnknownTokens(t *testing.T) {
+	var log lines
+	n := startTeam(t, func(c *server.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	past := n.token("team", "past", worker, func(t *session.Token) { t.Expires = time.Now().Add(-time.Second).UnixMilli() })
+	good := n.token("team", "good", worker)
+	n.revoke("team", "good")
+	var texts []string
+	for _, token := range []string{
+		"gn_team.none." + secret, "gn_team.author.other-" + secret, "gn_other.author." + secret, past, good, "gn_", "gn_..", "gn_team.author.", "x",
+		"gn_$other.author." + secret, strings.Repeat("a", 1<<13), "gn_team.AUTHOR." + secret, "gn_" + strings.Repeat("x.", 100) + secret,
+	} {
+		_, err := n.as(token).sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s"})
+		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "not known")
+		texts = append(texts, err.Error())
+	}
+	require.Len(t, slices.Compact(texts), 1)
+	status, answer := n.post("SessionService/GetSession", `{"sessionId":"s"}`, "Authorization", "Basic "+secret)
+	require.Equal(t, http.StatusUnauthorized, status, "%v", answer)
+	require.NotContains(t, log.text()+n.audit.text(), secret)
+}
+
+// A token works in its own namespace, whatever a header says.
+func TestNamespaceIsThatOfTheToken(t *testing.T) {
+	n := startTeam(t)
+	token := n.token("team", "w1aa", worker)
+	c := n.as(token)
+	require.NoError(t, open(c, "s1", "a", "p"))
+	require.NoError(t, open(n.as(token, "Govnode-Namespace", "team"), "s2", "a", "p"))
+	for _, other := range []string{"default", "none", "$cluster", "TEAM"} {
+		_, err := n.as(token, "Govnode-Namespace", other).sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s1"})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "another namespace")
+	}
+	foreign := n.as(n.token("other", "w1aa", append(worker, allRoles...)))
+	_, err := foreign.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s1"})
+	_, absent := foreign.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s9"})
+	requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "")
+	require.Equal(t, strings.ReplaceAll(absent.Error(), "s9", "s1"), err.Error())
+}
+
+// What belongs to agents out of a token's scope is not there for it: in answers, in
+// lists, in batches and streams, and for signals.
+func TestScopeOfAgents(t *testing.T) {
+	n := startTeam(t)
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	c := n.as(n.token("team", "some", append(allRoles, worker...), agents("bot-*")))
+	require.NoError(t, open(all, "s-bot", "bot-1", "p"))
+	require.NoError(t, open(all, "s-other", "other", "p"))
+	requireRefused(t, open(c, "s-new", "other", "p"), connect.CodePermissionDenied, fault.ReasonForbidden, "agentId")
+	require.NoError(t, open(c, "s-mine", "bot-2", "p"))
+
+	list, err := c.sessions.ListSessions(t.Context(), &v1.ListSessionsRequest{})
+	require.NoError(t, err)
+	var ids []string
+	for _, s := range list.Sessions {
+		ids = append(ids, s.SessionId)
+	}
+	require.Equal(t, []string{"s-bot", "s-mine"}, ids)
+
+	before, err := all.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s-other"})
+	require.NoError(t, err)
+	begun, err := all.calls.BeginCall(t.Context(), beginRequest("s-other", "held"))
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, begun.Outcome)
+	for what, try := range map[string]func(id string) error{
+		"get": func(id string) error {
+			_, err := c.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: id})
+			return err
+		},
+		"begin": func(id string) error { _, err := c.calls.BeginCall(t.Context(), beginRequest(id, "x")); return err },
+		"close": func(id string) error {
+			_, err := c.sessions.CloseSession(t.Context(), &v1.CloseSessionRequest{SessionId: id})
+			return err
+		},
+		"cancel": func(id string) error {
+			_, err := c.calls.CancelCall(t.Context(), &v1.CancelCallRequest{SessionId: id, CallId: "held"})
+			return err
+		},
+		"end": func(id string) error {
+			_, err := c.calls.EndCall(t.Context(), &v1.EndCallRequest{SessionId: id, CallId: "held", Status: v1.Status_STATUS_SUCCEEDED})
+			return err
+		},
+		"signal": func(id string) error {
+			_, err := c.sessions.Signal(t.Context(), &v1.SignalRequest{Target: &v1.SignalRequest_SessionId{SessionId: id}, Signal: "STOP"})
+			return err
+		},
+		"evaluate": func(id string) error {
+			_, err := c.policies.Evaluate(t.Context(), &v1.EvaluateRequest{SessionId: id, Tool: "t"})
+			return err
+		},
+	} {
+		err, absent := try("s-other"), try("s-absent")
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s-other")
+		require.Equal(t, strings.ReplaceAll(absent.Error(), "s-absent", "s-other"), err.Error(), what)
+	}
+	token := begun.Grants[0].Token
+	renewed, err := c.slots.RenewSlots(t.Context(), &v1.RenewSlotsRequest{Client: "x", Slots: []*v1.SlotRef{{SessionId: "s-other", SlotId: "held", Token: token}}})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_LEASE_EXPIRED, renewed.Results[0].Outcome)
+	forced, err := c.slots.ForceRelease(t.Context(), &v1.ForceReleaseRequest{Client: "x", RequestId: "f1", SessionId: "s-other", SlotId: "held"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_NOT_FOUND, forced.Outcome)
+	require.NotZero(t, forced.Index)
+	for _, signal := range []*v1.SignalRequest{
+		{Target: &v1.SignalRequest_Everything{Everything: true}, Signal: "STOP"}, {Target: &v1.SignalRequest_PolicyName{PolicyName: "p"}, Signal: "KILL"},
+		{Target: &v1.SignalRequest_AgentId{AgentId: "other"}, Signal: "STOP"},
+	} {
+		_, err := c.sessions.Signal(t.Context(), signal)
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "scope")
+	}
+	slots, err := c.slots.ListSlots(t.Context(), &v1.ListSlotsRequest{Pool: "policy/p"})
+	require.NoError(t, err)
+	require.Empty(t, slots.Slots)
+
+	batch, err := c.calls.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+		{Tag: 1, Op: &v1.Operation_Begin{Begin: beginRequest("s-bot", "mine")}},
+		{Tag: 2, Op: &v1.Operation_Begin{Begin: beginRequest("s-other", "foreign")}},
+		{Tag: 3, Op: &v1.Operation_Begin{Begin: beginRequest("s-mine", "mine")}},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, batch.Results[0].GetBegin().GetOutcome())
+	require.Equal(t, fault.ReasonNotFound, batch.Results[1].GetError().GetReason())
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, batch.Results[2].GetBegin().GetOutcome())
+
+	after, err := all.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s-other"})
+	require.NoError(t, err)
+	require.Len(t, after.Session.OpenCalls, 1)
+	require.Equal(t, before.Session.Attempts+1, after.Session.Attempts)
+	require.Nil(t, after.Session.Signal)
+}
+
+// A token that is bound to policies opens no session under another, be it named or
+// given by its digest, and puts no other.
+func TestScopeOfPolicies(t *testing.T) {
+	n := startTeam(t)
+	c := n.as(n.token("team", "some", append(allRoles, worker...), policies("p*")))
+	require.NoError(t, open(c, "s1", "a", "p"))
+	err, absent := open(c, "s2", "a", "loose"), open(c, "s2", "a", "absent")
+	requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "loose")
+	require.Equal(t, strings.ReplaceAll(absent.Error(), "absent", "loose"), err.Error())
+	got, err := c.policies.GetPolicy(t.Context(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "p"}})
+	require.NoError(t, err)
+	_, err = c.sessions.CreateSession(t.Context(), &v1.CreateSessionRequest{SessionId: "s3", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Digest{Digest: got.Policy.Digest}}})
+	requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "digest")
+	_, err = c.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "loose", Yaml: strings.Join(policy(), "\n") + "\n"})
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "loose")
+	_, err = c.policies.DeletePolicy(t.Context(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: "loose"}})
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "loose")
+}
+
+// Calls of a session that was created with the hash of a secret bring that secret; the
+// secret of another session is none.
+func TestSessionTokens(t *testing.T) {
+	n := startTeam(t)
+	c := n.as(n.token("team", "w1aa", worker))
+	own := func(secret string) func(*v1.CreateSessionRequest) {
+		return func(r *v1.CreateSessionRequest) {
+			sum := sha256.Sum256([]byte(secret))
+			r.SessionTokenSha256 = sum[:]
+		}
+	}
+	require.NoError(t, open(c, "s1", "a", "p", own("first")))
+	require.NoError(t, open(c, "s1", "a", "p", own("first")), "it is the same request")
+	requireRefused(t, open(c, "s1", "a", "p", own("second")), connect.CodeInvalidArgument, fault.ReasonIDReused, "s1")
+	requireRefused(t, open(c, "s1", "a", "p"), connect.CodeInvalidArgument, fault.ReasonIDReused, "s1")
+	require.NoError(t, open(c, "s2", "a", "p", own("second")))
+	short := func(r *v1.CreateSessionRequest) { r.SessionTokenSha256 = []byte("short") }
+	requireRefused(t, open(c, "s3", "a", "p", short), connect.CodeInvalidArgument, fault.ReasonInvalidField, "sessionTokenSha256")
+
+	with := func(secret string) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.SessionToken = secret }
+	}
+	res, err := c.calls.BeginCall(t.Context(), beginRequest("s1", "c1", with("first")))
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	token := res.Grants[0].Token
+	for _, wrong := range []string{"", "second", "first ", "FIRST"} {
+		_, err := c.calls.BeginCall(t.Context(), beginRequest("s1", "c2", with(wrong)))
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")
+		_, err = c.calls.EndCall(t.Context(), &v1.EndCallRequest{SessionId: "s1", CallId: "c1", Status: v1.Status_STATUS_SUCCEEDED, SessionToken: wrong})
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")
+		_, err = c.calls.CancelCall(t.Context(), &v1.CancelCallRequest{SessionId: "s1", CallId: "c1", SessionToken: wrong})
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")
+		renewed, err := c.slots.RenewSlots(t.Context(), &v1.RenewSlotsRequest{Client: "x", Slots: []*v1.SlotRef{{SessionId: "s1", SlotId: "c1", Token: token, SessionToken: wrong}}})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_LEASE_EXPIRED, renewed.Results[0].Outcome)
+	}
+	res, err = c.calls.BeginCall(t.Context(), beginRequest("s1", "c1", with("first")))
+	require.NoError(t, err)
+	require.Equal(t, token, res.Grants[0].Token, "the secret is no part of what the call asks for")
+	renewed, err := c.slots.RenewSlots(t.Context(), &v1.RenewSlotsRequest{Client: "x", Slots: []*v1.SlotRef{{SessionId: "s1", SlotId: "c1", Token: token, SessionToken: "first"}}})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_RENEWED, renewed.Results[0].Outcome)
+	require.Empty(t, renewed.Results[0].Slot.SessionToken)
+	ended, err := c.calls.EndCall(t.Context(), &v1.EndCallRequest{
+		SessionId: "s1", CallId: "c1", Status: v1.Status_STATUS_SUCCEEDED, SessionToken: "first", Begin: beginRequest("s1", "c1", with("anything")),
+	})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, ended.Outcome)
+	require.NotContains(t, n.audit.text(), "first")
+}
+
+// A slot without a session is that of the token that took it.
+func TestSlotsOfTokens(t *testing.T) {
+	n := startTeam(t)
+	op := n.as(n.token("team", "op01", []v1.Role{v1.Role_ROLE_OPERATOR}))
+	_, err := op.slots.PutPool(t.Context(), &v1.PutPoolRequest{Client: "op", Pool: "q", Slots: 1})
+	require.NoError(t, err)
+	mine, other := n.as(n.token("team", "w1aa", worker)), n.as(n.token("team", "w2aa", worker))
+	got, err := mine.slots.AcquireSlot(t.Context(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s", Client: "c"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, got.Outcome)
+	freed, err := other.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: got.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_FENCED, freed.Outcome)
+	renewed, err := other.slots.RenewSlots(t.Context(), &v1.RenewSlotsRequest{Client: "c", Slots: []*v1.SlotRef{{Pool: "q", SlotId: "s", Token: got.Token}}})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_FENCED, renewed.Results[0].Outcome)
+	freed, err = mine.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: got.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
+}
+
+// Who waits with a token that is revoked meanwhile is told so, keeps nobody from the
+// slot, and so do streams and followers; another token that was put meanwhile changes
+// nothing for those who wait.
+func TestRevokedWhileWaiting(t *testing.T) {
+	n := startTeam(t)
+	op := n.as(n.token("team", "op01", []v1.Role{v1.Role_ROLE_OPERATOR}))
+	_, err := op.slots.PutPool(t.Context(), &v1.PutPoolRequest{Client: "op", Pool: "q", Slots: 1})
+	require.NoError(t, err)
+	stays, goes := n.as(n.token("team", "stays", worker)), n.as(n.token("team", "goes", append(worker, v1.Role_ROLE_AUDITOR)))
+	held, err := stays.slots.AcquireSlot(t.Context(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s", Client: "c"})
+	require.NoError(t, err)
+
+	waits := make(chan error, 1)
+	go func() {
+		_, err := goes.slots.AcquireSlot(context.Background(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "w1", Client: "c1", Wait: durationpb.New(time.Minute)})
+		waits <- err
+	}()
+	follow, err := goes.events.Follow(t.Context(), &v1.FollowRequest{})
+	require.NoError(t, err)
+	require.True(t, follow.Receive(), "%v", follow.Err())
+	stream, err := goes.calls.Exchange(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&v1.ExchangeRequest{Frames: []*v1.Operation{
+		{Tag: 1, Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "w2", Client: "c2", Wait: durationpb.New(time.Minute)}}},
+	}}))
+	for queued := false; !queued; {
+		m, err := stream.Receive()
+		require.NoError(t, err)
+		queued = len(m.Answers) > 0
+	}
+	patient := make(chan *v1.AcquireSlotResponse, 1)
+	go func() {
+		res, err := stays.slots.AcquireSlot(context.Background(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "w3", Client: "c3", Wait: durationpb.New(time.Minute)})
+		if err != nil {
+			t.Error(err)
+		}
+		patient <- res
+	}()
+	eventually(t, "three wait", func() bool {
+		x, err := n.store.Get(t.Context(), session.PoolKey("team", "q"), storage.Latest)
+		return err == nil && len(x.Record.(*session.Pool).Queue) == 3
+	})
+	n.revoke("team", "goes")
+	n.token("team", "later", worker)
+	requireRefused(t, <-waits, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "revoked")
+	for follow.Receive() {
+	}
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(follow.Err()))
+	m, err := stream.Receive()
+	require.NoError(t, err)
+	require.Equal(t, fault.ReasonUnauthenticated, m.Answers[0].GetError().GetReason(), "%v", m)
+	_, err = stream.Receive()
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
+
+	freed, err := stays.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-patient).Outcome)
+}
+
+// A token that expires is as one that is revoked.
+func TestExpiredTokens(t *testing.T) {
+	n := startTeam(t)
+	c := n.as(n.token("team", "brief", worker, func(t *session.Token) { t.Expires = time.Now().Add(time.Second).UnixMilli() }))
+	stream, err := c.calls.Exchange(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Receive()
+	require.NoError(t, err)
+	_, err = stream.Receive()
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
+	requireRefused(t, open(c, "s1", "a", "p"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "expired")
+}
+
+// Without authentication nobody has to show anything, and whoever does is held to it.
+func TestWithoutAuthentication(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	n.session("s")
+	agent := n.token("default", "w1aa", []v1.Role{v1.Role_ROLE_AGENT})
+	_, err := n.as(agent).sessions.CloseSession(t.Context(), &v1.CloseSessionRequest{SessionId: "s"})
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "orchestrator")
+	_, err = n.as("gn_default.none."+secret).sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s"})
+	requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+}
+
+// Tokens are made, listed and revoked by operators: of their own namespace, or of the
+// cluster. No answer has a hash, and a repeat makes one token.
+func TestTokensAreMadeByOperators(t *testing.T) {
+	n := startAsking(t)
+	cluster := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).access
+	hash := func(secret string) []byte { sum := sha256.Sum256([]byte(secret)); return sum[:] }
+	make1 := &v1.CreateTokenRequest{
+		RequestId: "make-1", Client: "cli", Namespace: "team", TokenId: "first", SecretSha256: hash(secret),
+		Roles: []v1.Role{v1.Role_ROLE_OPERATOR}, Label: "the first", ExpiresIn: durationpb.New(time.Hour),
+	}
+	for range 2 {
+		res, err := cluster.CreateToken(t.Context(), make1)
+		require.NoError(t, err)
+		require.Equal(t, "first", res.Token.TokenId)
+	}
+	own := n.as("gn_team.first." + secret).access
+	me, err := own.WhoAmI(t.Context(), &v1.WhoAmIRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "token:first", me.Principal)
+	require.Equal(t, "team", me.Namespace)
+	require.NotZero(t, me.ExpiresAt)
+	_, err = own.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "cli", TokenId: "worker", SecretSha256: hash("other-secret-with-many-letters"), Roles: worker, Agents: []string{"bot-*"}})
+	require.NoError(t, err)
+	_, err = own.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "cli", TokenId: "worker", SecretSha256: hash("another"), Roles: worker})
+	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonIDReused, "worker")
+	for _, ns := range []string{"other", session.ClusterNamespace} {
+		_, err = own.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "cli", Namespace: ns, TokenId: "worker", SecretSha256: hash("x"), Roles: []v1.Role{v1.Role_ROLE_OPERATOR}})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "namespace")
+		_, err = own.ListTokens(t.Context(), &v1.ListTokensRequest{Namespace: ns})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "namespace")
+	}
+	list, err := own.ListTokens(t.Context(), &v1.ListTokensRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.Tokens, 2)
+	require.Equal(t, []string{"bot-*"}, list.Tokens[1].Agents)
+	require.Equal(t, "token:root", list.Tokens[0].CreatedBy)
+
+	res, err := own.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "cli", TokenId: "worker"})
+	require.NoError(t, err)
+	require.True(t, res.Revoked)
+	_, err = n.as("gn_team.worker.other-secret-with-many-letters").access.WhoAmI(t.Context(), &v1.WhoAmIRequest{})
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err))
+	var events []string
+	for _, l := range n.audit.all(t) {
+		events = append(events, fmt.Sprint(l["event_type"], " ", l["principal"], " ", l["namespace"]))
+	}
+	require.Equal(t, []string{"token_created token:root team", "token_created token:first team", "token_revoked token:first team"}, events)
+	require.NotContains(t, n.audit.text(), "secret")
+
+	for field, bad := range map[string]*v1.CreateTokenRequest{
+		"tokenId":      {Client: "cli", TokenId: "No", SecretSha256: hash("x"), Roles: worker},
+		"secretSha256": {Client: "cli", TokenId: "good", SecretSha256: []byte("x"), Roles: worker},
+		"roles":        {Client: "cli", TokenId: "good", SecretSha256: hash("x")},
+		"roles[0]":     {Client: "cli", TokenId: "good", SecretSha256: hash("x"), Roles: []v1.Role{99}},
+		"agents[0]":    {Client: "cli", TokenId: "good", SecretSha256: hash("x"), Roles: worker, Agents: []string{"[a"}},
+		"expiresIn":    {Client: "cli", TokenId: "good", SecretSha256: hash("x"), Roles: worker, ExpiresIn: durationpb.New(-1)},
+	} {
+		_, err := own.CreateToken(t.Context(), bad)
+		requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, field)
+	}
+}
+
+// A vote is that of who is known to give it: nobody votes twice under two names.
+func TestVotesAreThoseOfPrincipals(t *testing.T) {
+	n := startTeam(t)
+	asks := n.as(n.token("team", "w1aa", worker))
+	res, err := asks.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{Client: "c", RequestId: "r1", AgentId: "a", Tool: "t", Required: 2})
+	require.NoError(t, err)
+	amy := n.as(n.token("team", "amyy", []v1.Role{v1.Role_ROLE_APPROVER}))
+	vote := func(c clients, approver, request string) (*v1.ApprovalServiceDecideResponse, error) {
+		return c.approvals.Decide(t.Context(), &v1.ApprovalServiceDecideRequest{Client: "c", RequestId: request, Id: res.Approval.Id, Approver: approver, Decision: v1.Vote_VOTE_APPROVE})
+	}
+	_, err = vote(amy, "bob", "v1")
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "approver")
+	for _, request := range []string{"v2", "v3"} {
+		out, err := vote(amy, "", request)
+		require.NoError(t, err)
+		require.Equal(t, v1.ApprovalState_APPROVAL_STATE_PENDING, out.Approval.State)
+	}
+	out, err := vote(n.as(n.token("team", "bobb", []v1.Role{v1.Role_ROLE_APPROVER})), "", "v4")
+	require.NoError(t, err)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_APPROVED, out.Approval.State)
+}
