@@ -102,7 +102,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 		}
 		return nil, err
 	}
-	held := heldRef{session: s.id, id: req.GetCallId(), token: res.Token}
+	held := heldRef{session: s.id, secret: s.secret, id: req.GetCallId(), token: res.Token}
 	both := &struct { // allocated at once
 		call  OpenCall
 		lease Lease
@@ -143,7 +143,7 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	}{}
 	req := &all.req
 	req.SessionId, req.CallId, req.Kind, req.Tool, req.Metadata = s.id, call.ID, call.Kind, call.Tool, call.Metadata
-	req.MetadataJson = call.MetadataJSON
+	req.MetadataJson, req.SessionToken = call.MetadataJSON, s.secret
 	req.Ttl, req.MaxHold = optional(call.TTL), optional(call.MaxHold)
 	req.Priority, req.Tokens, req.Order, req.ServerLabel = call.Priority, call.Tokens, call.Order, call.ServerLabel
 	var err error
@@ -224,7 +224,7 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 	if o.done {
 		return o.result
 	}
-	req := &govnodev1.EndCallRequest{SessionId: o.session.id, CallId: o.ID(), Status: status}
+	req := &govnodev1.EndCallRequest{SessionId: o.session.id, CallId: o.ID(), Status: status, SessionToken: o.session.secret}
 	for _, option := range options {
 		if err := option(&ending{req}); err != nil {
 			return err
@@ -301,7 +301,7 @@ func (s *OpenSession) Do(ctx context.Context, call Call, do func(context.Context
 // wait for the answer any more.
 func (s *OpenSession) abandon(ctx context.Context, id string) {
 	res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
-		return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id})
+		return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id, SessionToken: s.secret})
 	})
 	var objection *Error
 	if errors.As(err, &objection) && objection.Code == connect.CodeNotFound {
@@ -310,5 +310,5 @@ func (s *OpenSession) abandon(ctx context.Context, id string) {
 	if res.GetOutcome() == WaitCancelled {
 		return // it waited
 	}
-	_ = s.c.releaseAll(ctx, []heldRef{{session: s.id, id: id}}) // or it lapses with its TTL
+	_ = s.c.releaseAll(ctx, []heldRef{{session: s.id, secret: s.secret, id: id}}) // or it lapses with its TTL
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type Client struct {
 	bucket *bucket
 	routes *routes
 	leases *leases
+	shown  credentials
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
@@ -51,8 +53,19 @@ type Config struct {
 	// Addresses of one or more nodes, host:port or a URL. The others of the
 	// cluster are learned from them. Must be set.
 	Addresses []string
-	// Namespace that everything is in. "default" if empty.
+	// Namespace that everything is in. If empty that of Token, else "default".
 	Namespace string
+	// Token by which the service knows the caller, where it asks: gn_ and so on, or
+	// a JWT. It is sent with every request and shown nowhere.
+	Token string
+	// TokenSource returns the token instead, for one that is drawn anew before it
+	// expires. It is asked for each request that is no part of a stream, so it should
+	// keep what it has.
+	TokenSource func() (string, error)
+	// TLS says which certificates are trusted, and what to show of the client's own,
+	// for addresses with https. Those of this system if nil. It is not looked at
+	// beside HTTPClient.
+	TLS *tls.Config
 	// Name under which the service remembers what this process asks for, and
 	// shows what it holds. Drawn once per process if empty; it must not be
 	// that of another process.
@@ -101,8 +114,14 @@ func (c *Config) validate() error {
 			return fmt.Errorf("client: Addresses[%d]: %w", i, err)
 		}
 	}
-	if c.Namespace == "" {
+	if err := c.checkToken(); err != nil {
+		return err
+	}
+	if c.Namespace == "" && c.TokenSource == nil {
 		c.Namespace = defaultNamespace
+	}
+	if c.TLS != nil && c.HTTPClient != nil {
+		return errors.New("client: TLS: stands beside HTTPClient, which has its own; give one of the two")
 	}
 	if err := ids.Check("Namespace", c.Namespace); err != nil {
 		return err
@@ -135,7 +154,7 @@ func setDefaults(c *Config) {
 	orElse(&c.Logger, slog.Default())
 	c.streams = c.HTTPClient
 	if c.HTTPClient == nil {
-		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
+		c.HTTPClient, c.streams = newHTTPClient(c.TLS), newStreamHTTPClient(c.TLS)
 	}
 	if c.wire == nil {
 		c.wire = wire.Fast{}
@@ -164,7 +183,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interva
 
 // newHTTPClient returns a client that keeps as many connections as there are
 // requests at once, since each takes one of its own.
-func newHTTPClient() *http.Client {
+func newHTTPClient(trust *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Client{Transport: &http.Transport{
@@ -173,6 +192,7 @@ func newHTTPClient() *http.Client {
 		MaxIdleConnsPerHost: 1024,
 		IdleConnTimeout:     30 * time.Second, // less than the nodes keep them
 		TLSHandshakeTimeout: dialTimeout * 2,
+		TLSClientConfig:     trust.Clone(),
 		Protocols:           protocols,
 	}}
 }
@@ -186,13 +206,19 @@ func New(cfg Config) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.ids = ids.New(cfg.Now, cfg.Entropy)
 	c.bucket = newBucket(cfg.Budget, cfg.Now())
-	namespace := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+	c.shown = credentials{namespace: cfg.Namespace, token: cfg.TokenSource}
+	if cfg.Token != "" {
+		c.shown.token = func() (string, error) { return cfg.Token, nil }
+	}
+	shown := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			req.Header().Set("Govnode-Namespace", cfg.Namespace)
+			if err := c.shown.put(req.Header()); err != nil {
+				return nil, err
+			}
 			return next(ctx, req)
 		}
 	})
-	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(namespace))
+	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(shown))
 	if !cfg.DisableExchange {
 		c.routes.wrapAll((&exchanges{c: c}).wrap)
 	}

@@ -1,6 +1,8 @@
 package client_test
 
 import (
+	"crypto/tls"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -31,6 +33,15 @@ func TestConfig(t *testing.T) {
 		{"namespace", func(c *client.Config) { c.Namespace = "ä" }, "Namespace"},
 		{"longest namespace", func(c *client.Config) { c.Namespace = strings.Repeat("n", 64) }, ""},
 		{"namespace too long", func(c *client.Config) { c.Namespace = strings.Repeat("n", 65) }, "Namespace: 65 bytes"},
+		{"token", func(c *client.Config) { c.Token = "gn_team.abcd.secret" }, ""},
+		{"token and its namespace", func(c *client.Config) { c.Token, c.Namespace = "gn_a.b.abcd.secret", "a.b" }, ""},
+		{"token of another namespace", func(c *client.Config) { c.Token, c.Namespace = "gn_team.abcd.secret", "other" }, "Namespace: is \"other\""},
+		{"JWT in any namespace", func(c *client.Config) { c.Token, c.Namespace = "e30.e30.c2ln", "other" }, ""},
+		{"token with a blank", func(c *client.Config) { c.Token = "Bearer x" }, "Token"},
+		{"two tokens", func(c *client.Config) {
+			c.Token, c.TokenSource = "x", func() (string, error) { return "y", nil }
+		}, "TokenSource"},
+		{"TLS beside a client", func(c *client.Config) { c.TLS, c.HTTPClient = &tls.Config{}, http.DefaultClient }, "TLS"},
 		{"timeout", func(c *client.Config) { c.Timeout = -1 }, "Timeout"},
 		{"budget", func(c *client.Config) { c.Budget.Burst = -1 }, "Budget"},
 	}

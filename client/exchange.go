@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -39,7 +40,7 @@ var errUnary = errors.New("client: no stream")
 
 // newStreamHTTPClient returns a client that speaks HTTP/2 alone, without TLS
 // too. A connection whose other end is gone is noticed by its pings.
-func newStreamHTTPClient() *http.Client {
+func newStreamHTTPClient(trust *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -49,6 +50,7 @@ func newStreamHTTPClient() *http.Client {
 		IdleConnTimeout:     30 * time.Second,
 		TLSHandshakeTimeout: dialTimeout * 2,
 		DisableCompression:  true,
+		TLSClientConfig:     trust.Clone(),
 		Protocols:           protocols,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: streamPing, PingTimeout: streamPing, MaxReadFrameSize: streamFrame},
 	}}
@@ -196,8 +198,10 @@ func (l *line) dial() (*link, error) {
 	stream := l.c.cfg.wire.Open(ctx, l.c.cfg.streams, l.node.address+govnodev1connect.CallServiceExchangeProcedure)
 	// The transport looks at the context again when the request's body has ended.
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
-	stream.RequestHeader().Set("Govnode-Namespace", l.c.cfg.Namespace)
-	err := stream.Send()
+	err := l.c.shown.put(stream.RequestHeader())
+	if err == nil {
+		err = stream.Send()
+	}
 	if err == nil || errors.Is(err, errEOF) {
 		var hello *wire.Inbox
 		if hello, err = stream.Receive(); err == nil && late.Stop() {

@@ -72,7 +72,7 @@ func (c *Client) releaseAll(ctx context.Context, part []heldRef) error {
 	for i, ref := range part {
 		op := &govnodev1.Operation{Tag: uint64(i)}
 		if ref.session != "" {
-			op.Op = &govnodev1.Operation_End{End: &govnodev1.EndCallRequest{SessionId: ref.session, CallId: ref.id, Status: Cancelled}}
+			op.Op = &govnodev1.Operation_End{End: &govnodev1.EndCallRequest{SessionId: ref.session, CallId: ref.id, Status: Cancelled, SessionToken: ref.secret}}
 		} else {
 			op.Op = &govnodev1.Operation_Release{Release: &govnodev1.ReleaseSlotRequest{Pool: ref.pool, SlotId: ref.id, Client: c.cfg.Name, Token: ref.token}}
 		}

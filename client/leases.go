@@ -48,6 +48,7 @@ type Loss struct {
 type heldRef struct {
 	pool    string // empty for a call
 	session string // empty for a slot
+	secret  string // of the session, if its calls bring one
 	id      string
 	token   uint64 // of a call: any of its grants stands for it
 }
@@ -252,7 +253,7 @@ func earlier(a, b time.Time) time.Time {
 func (k *leases) renew(part []*Lease, ttl time.Duration) {
 	req := &govnodev1.RenewSlotsRequest{Client: k.c.cfg.Name, Ttl: durationpb.New(ttl)}
 	for _, l := range part {
-		req.Slots = append(req.Slots, &govnodev1.SlotRef{Pool: l.ref.pool, SessionId: l.ref.session, SlotId: l.ref.id, Token: l.ref.token})
+		req.Slots = append(req.Slots, &govnodev1.SlotRef{Pool: l.ref.pool, SessionId: l.ref.session, SlotId: l.ref.id, Token: l.ref.token, SessionToken: l.ref.secret})
 	}
 	sent := k.c.cfg.Now()
 	n := k.c.route(sent)

@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"example.com/govnode/client/internal/ids"
@@ -21,13 +24,17 @@ type Session struct {
 	IdleTTL      time.Duration
 	Parent       string // id of another session
 	Attributes   map[string]string
+	// Secret has a secret drawn that calls of the session bring; nobody else's are
+	// admitted, whatever token they have. See OpenSession.Secret.
+	Secret bool
 }
 
 // An OpenSession is a session that calls are begun in. It is safe for
 // concurrent use.
 type OpenSession struct {
-	c  *Client
-	id string
+	c      *Client
+	id     string
+	secret string // that its calls bring; empty: they need none
 }
 
 // CreateSession starts a session. What it needs of the policy is fixed at that
@@ -47,18 +54,45 @@ func (c *Client) CreateSession(ctx context.Context, s Session) (*OpenSession, er
 		SessionId: s.ID, AgentId: s.Agent, Policy: ref, IdleTtl: optional(s.IdleTTL),
 		ParentSessionId: s.Parent, Attributes: s.Attributes,
 	}
+	secret := ""
+	if s.Secret {
+		var err error
+		if secret, err = c.drawSecret(); err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256([]byte(secret))
+		req.SessionTokenSha256 = sum[:]
+	}
 	_, err := change(ctx, c, "CreateSession", &req.SessionId, func(ctx context.Context, n *node) (*govnodev1.CreateSessionResponse, error) {
 		return n.sessions.CreateSession(ctx, req)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &OpenSession{c: c, id: req.GetSessionId()}, nil
+	return &OpenSession{c: c, id: req.GetSessionId(), secret: secret}, nil
 }
 
 // Session returns a session that exists already, under its id. Nothing is
 // asked of the service.
 func (c *Client) Session(id string) *OpenSession { return &OpenSession{c: c, id: id} }
+
+// SessionWith is Session for one that was created with a secret.
+func (c *Client) SessionWith(id, secret string) *OpenSession {
+	return &OpenSession{c: c, id: id, secret: secret}
+}
+
+// Secret is what calls of the session bring, for another process that makes some;
+// empty if they need none. The service knows its hash alone.
+func (s *OpenSession) Secret() string { return s.secret }
+
+// drawSecret draws 256 bits.
+func (c *Client) drawSecret() (string, error) {
+	var b [32]byte
+	if _, err := io.ReadFull(c.cfg.Entropy, b[:]); err != nil {
+		return "", fmt.Errorf("client: Entropy: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(b[:]), nil
+}
 
 // ID returns the id of the session.
 func (s *OpenSession) ID() string { return s.id }

@@ -53,6 +53,7 @@ func (e *encoder) begin(r *govnodev1.BeginCallRequest) {
 	}
 	e.text(19, r.GetServerLabel())
 	e.text(20, r.GetMetadataJson())
+	e.text(21, r.GetSessionToken())
 }
 
 // end writes an EndCallRequest.
@@ -70,6 +71,7 @@ func (e *encoder) end(r *govnodev1.EndCallRequest) {
 	if m := r.GetBegin(); m != nil {
 		e.message(7, m)
 	}
+	e.text(8, r.GetSessionToken())
 }
 
 func (e *encoder) text(field protowire.Number, s string) {

@@ -1,0 +1,73 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+)
+
+// What a client shows of itself: a token with every request.
+
+const authorizationHeader = "Authorization"
+
+// credentials sets the headers that every request has.
+type credentials struct {
+	namespace string // empty: that of the token
+	token     func() (string, error)
+}
+
+func (k *credentials) put(h http.Header) error {
+	if k.namespace != "" {
+		h.Set("Govnode-Namespace", k.namespace)
+	}
+	if k.token == nil {
+		return nil
+	}
+	token, err := k.token()
+	if err != nil {
+		// Nothing is sent without it, and another node would not know more.
+		return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("client: TokenSource: %w", err))
+	}
+	h.Set(authorizationHeader, "Bearer "+token)
+	return nil
+}
+
+// checkToken holds Token, TokenSource and Namespace to each other. The namespace of an
+// opaque token stands in its text, gn_NAMESPACE.ID.SECRET.
+func (c *Config) checkToken() error {
+	if c.Token != "" && c.TokenSource != nil {
+		return errors.New("client: Token: stands beside TokenSource; give one of the two")
+	}
+	if strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("client: Token: has a character in it that no token has; give its text alone")
+	}
+	ns := tokenNamespace(c.Token)
+	switch {
+	case ns == "":
+		return nil
+	case c.Namespace == "":
+		c.Namespace = ns
+	case c.Namespace != ns:
+		return fmt.Errorf("client: Namespace: is %q, and the token is of the namespace %q; leave Namespace out, or use a token of that one", c.Namespace, ns)
+	}
+	return nil
+}
+
+// tokenNamespace is the namespace in the text of an opaque token; empty of others.
+func tokenNamespace(token string) string {
+	rest, ok := strings.CutPrefix(token, "gn_")
+	if !ok {
+		return ""
+	}
+	for range 2 {
+		i := strings.LastIndexByte(rest, '.')
+		if i < 1 {
+			return ""
+		}
+		rest = rest[:i]
+	}
+	return rest
+}
