@@ -130,7 +130,7 @@ func TestCompletionWithoutANode(t *testing.T) {
 func TestCompletionKnowsAllArguments(t *testing.T) {
 	known := []string{
 		"SESSION", "POOL", "RATE", "BUDGET", "SLOT", "NODE", "NAME|DIGEST", "APPROVAL", "STANDING", "POLICY", "FILE", "FILE...", "DIR", "FILE|DIR", "FILE|DIR|-", "FILE|DIR|-...", "BEFORE.json", "AFTER.json", "RESULT.json...",
-		"ADDRESS", "DECISION_ID", "TOOL", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", "NAME", "STAGE", // nobody knows them beforehand
+		"ADDRESS", "DECISION_ID", "TOOL", "N", "KEY", "KEY...", "VALUE", "ITEM...", "TIME", "NAME", "STAGE", "ID", "SUBJECT", "NAMESPACE", // nobody knows them beforehand
 	}
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {

@@ -85,7 +85,7 @@ func TestRequests(t *testing.T) {
 	}
 	for _, group := range rootCommand().Commands() {
 		switch group.Name() {
-		case "approval", "budget", "rate", "pool", "session", "signal", "state":
+		case "approval", "token", "quota", "budget", "rate", "pool", "session", "signal", "state":
 			for _, cmd := range group.Commands() {
 				everyFlag(t, cmd, group.Name()+" "+cmd.Name(), said)
 			}
@@ -108,6 +108,12 @@ func checkRequest(t *testing.T, line, method, body string) {
 	if _, named := want["client"]; !named {
 		delete(l.body, "client")
 	}
+	for field, value := range want {
+		if value == "ANY" { // it is drawn
+			require.NotEmpty(t, l.body[field], line)
+			l.body[field] = value
+		}
+	}
 	require.Equal(t, want, l.body, line)
 }
 
@@ -117,7 +123,7 @@ func everyFlag(t *testing.T, cmd *cobra.Command, name string, said map[string]bo
 		return // it follows events
 	}
 	require.True(t, said[name], "testdata/requests.txt: %s is missing", name)
-	common := map[string]bool{"addr": true, "namespace": true, "output": true, "timeout": true, "config": true, "help": true}
+	common := map[string]bool{"addr": true, "namespace": true, "output": true, "timeout": true, "config": true, "help": true, "socket": true, "token": true, "token-file": true}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		used := said[name+" --"+f.Name]
 		if group, _, _ := strings.Cut(name, " "); group == "signal" { // all three have the same

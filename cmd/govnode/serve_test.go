@@ -66,7 +66,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	// A request whose body never comes, of the kind that may take its time. The
 	// node asks for the body when it has begun to read it.
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
 	require.NoError(t, err)
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)

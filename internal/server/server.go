@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/pprof"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,6 +89,9 @@ type Config struct {
 	// Authentication asks everybody who they are. Without it who shows nothing is
 	// let in as nobody in particular; a token that is shown is looked at all the same.
 	Authentication bool
+	// Loopback says that the node listens on a loopback address alone. Without
+	// Authentication a Host that names anything else is refused.
+	Loopback bool
 
 	// Reflection lets gRPC clients ask for the schema of the API.
 	Reflection bool
@@ -287,13 +291,41 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(healthv1connect.NewHealthHandler(probes))
 	if s.cfg.Reflection {
 		r := grpcreflect.NewStaticReflector(append(health.ServiceNames(), healthv1connect.HealthName)...)
-		mux.Handle(grpcreflect.NewHandlerV1(r))
-		mux.Handle(grpcreflect.NewHandlerV1Alpha(r))
+		for _, reflect := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
+			path, h := reflect(r)
+			mux.Handle(path, s.auth.Only(h, v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR))
+		}
 	}
 	mux.HandleFunc("GET /healthz", probes.Healthz)
 	mux.HandleFunc("GET /readyz", probes.Readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}))
-	return gate.NewDirectory(mux, s.cfg.Reflection)
+	mux.Handle("GET /metrics", s.auth.Only(s.shown(), v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR))
+	all := gate.NewDirectory(mux, s.cfg.Reflection)
+	if s.cfg.Authentication {
+		return all
+	}
+	return gate.NewNeighbours(all, s.cfg.Loopback)
+}
+
+// Local marks a connection of the local socket, whose callers are operators of the
+// cluster: whoever may open it may write the node's disk.
+func Local(ctx context.Context, uid int) context.Context { return access.WithLocal(ctx, uid) }
+
+// AdminHandler serves what is for those who run the node, on a port that nobody else
+// reaches: metrics and profiles.
+func (s *Server) AdminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.shown())
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return gate.NewNeighbours(mux, true)
+}
+
+// shown shows the metrics.
+func (s *Server) shown() http.Handler {
+	return promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{ErrorLog: promLog{s.log}})
 }
 
 func (s *Server) newTokens() *tokens.Service {

@@ -15,6 +15,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -372,4 +373,26 @@ func (a *Authenticator) channel(ctx context.Context, p *Principal) (*Principal, 
 		return nil, fault.OfRead(err)
 	}
 	return a.under(p, found.Record)
+}
+
+// Only lets those of the cluster through who have one of some roles, where everybody is
+// asked who they are: for what is no method of the API.
+func (a *Authenticator) Only(next http.Handler, roles ...v1.Role) http.Handler {
+	if !a.Required {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := a.identify(r.Context(), r.Header)
+		switch {
+		case err != nil:
+			a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case p.Namespace != session.ClusterNamespace || !p.Is(roles...):
+			a.Refused.WithLabelValues(fault.ReasonForbidden).Inc()
+			http.Error(w, "this is for "+roleNames(roles)+" of "+session.ClusterNamespace, http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
 }

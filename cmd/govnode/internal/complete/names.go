@@ -37,6 +37,8 @@ var byWord = map[string]lister{
 	"NAME|DIGEST": policies,
 	"APPROVAL":    pending,
 	"STANDING":    standing,
+	"ID":          tokens,
+	"SUBJECT":     denied,
 }
 
 // byFlag is what flags name, whatever command has them.
@@ -55,6 +57,16 @@ func sessions(ctx context.Context, r remote.Node, _ []string) ([]string, error) 
 func pending(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
 	res, err := r.Approvals.List(ctx, &govnodev1.ApprovalServiceListRequest{State: govnodev1.ApprovalState_APPROVAL_STATE_PENDING, PageSize: most})
 	return names(res.GetApprovals(), (*govnodev1.Approval).GetId), err
+}
+
+func tokens(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Access.ListTokens(ctx, &govnodev1.ListTokensRequest{})
+	return names(res.GetTokens(), (*govnodev1.Token).GetTokenId), err
+}
+
+func denied(ctx context.Context, r remote.Node, _ []string) ([]string, error) {
+	res, err := r.Access.ListTokens(ctx, &govnodev1.ListTokensRequest{})
+	return names(res.GetDenied(), (*govnodev1.DeniedSubject).GetSubject), err
 }
 
 func standing(ctx context.Context, r remote.Node, _ []string) ([]string, error) {

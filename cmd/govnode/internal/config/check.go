@@ -151,6 +151,11 @@ func (c *Config) checkListener(flag, at string) error {
 }
 
 func (c *Config) checkServe() error {
+	if c.AdminListen != "" {
+		if host, _, err := net.SplitHostPort(c.AdminListen); err != nil || !address.IsLoopback(host) {
+			return c.wrong("admin-listen", "must be a loopback address as HOST:PORT, since nobody who connects is asked who they are")
+		}
+	}
 	if !ValidNodeName(c.Node) {
 		return c.wrong("node", "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
 	}

@@ -14,6 +14,11 @@ type Config struct {
 	RaftListen     string
 	Advertise      string
 	Insecure       bool
+	Auth           string
+	Socket         string
+	AdminListen    string
+	Token          string
+	TokenFile      string
 	MaxConnections int
 	RequestTimeout time.Duration
 	Reflection     bool
@@ -108,7 +113,9 @@ func (s setting) env() string {
 
 // secret reports whether the value may hold a password: it is not printed, and
 // goes to other processes through their environment.
-func (s setting) secret() bool { return s.flag == "redis" || s.flag == "redis-sentinel-password" }
+func (s setting) secret() bool {
+	return s.flag == "redis" || s.flag == "redis-sentinel-password" || s.flag == "token"
+}
 
 // text is the meaning without the marks around the name of its value.
 func (s setting) text() string {
@@ -126,6 +133,9 @@ var settings = []setting{
 	{"raft-listen", "", OnServe, "", "", "`address` between nodes; the host of --listen and its port + 10 if empty", func(c *Config) any { return &c.RaftListen }},
 	{"advertise", "", OnServe, "", "", "`host` under which others reach this node; the host of the listener if empty", func(c *Config) any { return &c.Advertise }},
 	{"insecure", "", OnServe | OnDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are", func(c *Config) any { return &c.Insecure }},
+	{"auth", "", OnServe, AuthNone, AuthNone + "|" + AuthTokens, "who is let in: none asks nobody, tokens asks everybody for a token, see govnode token create", func(c *Config) any { return &c.Auth }},
+	{"socket", "", OnServe | OnClient, "", "", "`path` of the local socket, over which the node's own user makes the first token; govnode.sock in the data folder with --auth tokens", func(c *Config) any { return &c.Socket }},
+	{"admin-listen", "", OnServe, "", "", "loopback `address` of a port for metrics and profiles; none if empty", func(c *Config) any { return &c.AdminListen }},
 	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", OnServe | OnDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
 	{"reflection", "", OnServe, "false", "", "let gRPC clients, such as grpcurl, ask for the schema of the API; dev does", func(c *Config) any { return &c.Reflection }},
@@ -178,10 +188,18 @@ var settings = []setting{
 	{"verbose", "v", OnDev, "false", "", "print what the nodes log, too", func(c *Config) any { return &c.Verbose }},
 
 	{"addr", "", OnClient, "127.0.0.1:7070", "", "`addresses` of nodes, separated by commas, asked in this order", func(c *Config) any { return &c.Addr }},
+	{"token", "", OnClient, "", "", "`text` of the token to show; whoever sees the flags of processes sees it, so better set it in the environment, or use govnode login", func(c *Config) any { return &c.Token }},
+	{"token-file", "", OnClient, "", "", "`file` with the token to show", func(c *Config) any { return &c.TokenFile }},
 	{"namespace", "", OnClient, "default", "", "`name` of the namespace to work in", func(c *Config) any { return &c.Namespace }},
 	{"output", "o", OnClient, "text", "text|json", "how to print the answer", func(c *Config) any { return &c.Output }},
 	{"timeout", "", OnClient, "10s", "1ms..1h", "how long to wait for an answer", func(c *Config) any { return &c.Timeout }},
 }
+
+// Who is let in.
+const (
+	AuthNone   = "none"
+	AuthTokens = "tokens"
+)
 
 // What becomes of decisions that cannot be written.
 const (

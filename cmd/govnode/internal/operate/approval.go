@@ -140,7 +140,12 @@ func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *c
 		Use: use + " APPROVAL", Short: short, Long: long, Args: terminal.Arguments(1, 1),
 		Example: "  govnode approval " + use + " d6f1b8540ea128f1ca8815093e741ee2 --approver amy --reason \"I looked\"",
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		if approver == "" {
+		switch token, err := remote.Token(c); {
+		case err != nil:
+			return err
+		case token != "" && !cmd.Flags().Changed("approver"):
+			approver = "" // the vote is that of the token
+		case approver == "":
 			return terminal.Usagef("say who decides with --approver; $USER is not set")
 		}
 		req := &govnodev1.ApprovalServiceDecideRequest{
@@ -152,7 +157,7 @@ func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *c
 			return printApproval(w, answer.Approval)
 		})
 	}), func(cmd *cobra.Command) {
-		cmd.Flags().StringVar(&approver, "approver", os.Getenv("USER"), "who decides")
+		cmd.Flags().StringVar(&approver, "approver", os.Getenv("USER"), "who decides; with a token it is its holder")
 		cmd.Flags().Lookup("approver").DefValue = "$USER"
 		cmd.Flags().StringVar(&reason, "reason", "", "why; at most 1 KiB")
 		cmd.Flags().StringVar(&digest, "digest", "", "only if it is what was shown with this `sha256:...`")

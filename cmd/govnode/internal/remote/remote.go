@@ -42,6 +42,8 @@ type Node struct {
 	govnodev1connect.DecisionServiceClient
 	govnodev1connect.EventServiceClient
 	govnodev1connect.ClusterServiceClient
+	// Access says who may do what.
+	Access govnodev1connect.AccessServiceClient
 	// Approvals is not embedded: it has names that others have.
 	Approvals govnodev1connect.ApprovalServiceClient
 }
@@ -58,6 +60,7 @@ func NewNode(client *http.Client, address string) Node {
 		govnodev1connect.NewDecisionServiceClient(client, base),
 		govnodev1connect.NewEventServiceClient(client, base),
 		govnodev1connect.NewClusterServiceClient(client, base),
+		govnodev1connect.NewAccessServiceClient(client, base),
 		govnodev1connect.NewApprovalServiceClient(client, base),
 	}
 }
@@ -84,7 +87,7 @@ func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bo
 	client := NewClient(c)
 	defer client.CloseIdleConnections()
 	var errs []error
-	for _, address := range address.Split(c.Addr) {
+	for _, address := range addresses(c) {
 		answer, err := send(ctx, NewNode(client, address))
 		if err == nil {
 			return answer, nil
@@ -98,11 +101,24 @@ func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bo
 	return none, errors.Join(errs...)
 }
 
+// addresses are those that are asked, one after another: the local socket has one.
+func addresses(c *config.Config) []string {
+	if c.Socket != "" {
+		return []string{"localhost"}
+	}
+	return address.Split(c.Addr)
+}
+
 // NewClient makes what reaches nodes in the namespace that is asked for.
 func NewClient(c *config.Config) *http.Client {
-	return &http.Client{Transport: namespaced{c.Namespace, &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-	}}}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	dial := dialer.DialContext
+	if c.Socket != "" {
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", c.Socket)
+		}
+	}
+	return &http.Client{Transport: caller{c, &http.Transport{DialContext: dial}}}
 }
 
 // IsAnswer reports whether another node would say the same.
@@ -110,21 +126,34 @@ func IsAnswer(err error) bool {
 	return connect.IsWireError(err) && connect.CodeOf(err) != connect.CodeUnavailable
 }
 
-// namespaced adds the namespace to every request.
-type namespaced struct {
-	namespace string
-	next      http.RoundTripper
+// A caller says with every request who asks, and in which namespace.
+type caller struct {
+	config *config.Config
+	next   http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (n namespaced) RoundTrip(req *http.Request) (*http.Response, error) {
+func (n caller) RoundTrip(req *http.Request) (*http.Response, error) {
+	c := n.config
+	token, err := Token(c)
+	if err != nil {
+		return nil, err
+	}
 	req = req.Clone(req.Context())
-	req.Header.Set(namespaceHeader, n.namespace)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	// A token has its namespace, and so have those on the local socket; who may do what
+	// in another one is asked for in the request itself.
+	known := token != "" || c.Socket != ""
+	if !known || c.Given("namespace") && !strings.Contains(req.URL.Path, govnodev1connect.AccessServiceName) {
+		req.Header.Set(namespaceHeader, c.Namespace)
+	}
 	return n.next.RoundTrip(req)
 }
 
 // CloseIdleConnections lets http.Client reach the transport.
-func (n namespaced) CloseIdleConnections() {
+func (n caller) CloseIdleConnections() {
 	if t, ok := n.next.(*http.Transport); ok {
 		t.CloseIdleConnections()
 	}
@@ -135,6 +164,8 @@ func Explain(address string, err error) error {
 	var dial *net.OpError
 	var refused *connect.Error
 	switch {
+	case errors.As(err, &dial) && dial.Net == "unix":
+		return fmt.Errorf("no node listens on the socket %s: %w: it is in the data folder of a node that runs with --auth tokens, and open to its own user", dial.Addr, dial.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no node listens on %s: start one with `govnode dev`, or name another with --addr", address)
 	case errors.As(err, &dial) && dial.Op == "dial":
@@ -143,6 +174,8 @@ func Explain(address string, err error) error {
 		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
 	case errors.As(err, &refused) && !connect.IsWireError(err):
 		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+	case errors.As(err, &refused) && refused.Code() == connect.CodeUnauthenticated:
+		return fmt.Errorf("%s: log in with `govnode login`, or set GOVNODE_TOKEN; the first token of a cluster is made with `govnode token create --socket DATA/govnode.sock`", refused.Message())
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}

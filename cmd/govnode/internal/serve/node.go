@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/version"
@@ -56,6 +57,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
+		Authentication: c.Auth == config.AuthTokens, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election),
 	})
@@ -71,6 +73,52 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 	}
 	n.sdks = edictum.New(n.server.Handler(), keys, log)
 	return n, nil
+}
+
+// loopback reports whether the API is on a loopback address alone.
+func loopback(c *config.Config) bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	return err == nil && address.IsLoopback(host)
+}
+
+// beside is what a node serves beside its API: the local socket, and the port for those
+// who run it.
+type beside struct {
+	servers []*http.Server
+}
+
+func (n *node) beside(c *config.Config, log *slog.Logger) (*beside, error) {
+	b := &beside{}
+	l, err := listenLocal(c)
+	if err != nil {
+		return nil, err
+	}
+	if l != nil {
+		b.serve(newLocalServer(n.server.Handler(), log), l)
+		log.Info("the local socket is open to this user", "socket", l.Addr().String())
+	}
+	if c.AdminListen != "" {
+		l, err := net.Listen("tcp", c.AdminListen)
+		if err != nil {
+			b.close()
+			return nil, fmt.Errorf("admin-listen: %w; give another address", err)
+		}
+		b.serve(&http.Server{Handler: n.server.AdminHandler(), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: headerBytes}, l)
+		log.Info("metrics and profiles", "admin", l.Addr().String())
+	}
+	return b, nil
+}
+
+func (b *beside) serve(s *http.Server, l net.Listener) {
+	b.servers = append(b.servers, s)
+	go func() { _ = s.Serve(l) }() // until it is closed
+}
+
+// close ends both at once: what is done there can be asked for again.
+func (b *beside) close() {
+	for _, s := range b.servers {
+		_ = s.Close()
+	}
 }
 
 // handler serves all that the node has a port for.

@@ -93,6 +93,11 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
 	log.Info("serving", "api", api.Addr().String())
 
+	local, err := node.beside(c, log)
+	if err != nil {
+		return errors.Join(err, node.end(ctx, nil))
+	}
+	defer local.close()
 	go onHangup(ctx, hangups, func() { node.reopen(c, log) })
 	httpServer := newHTTPServer(node.handler(), log)
 	failed := make(chan error, 1)

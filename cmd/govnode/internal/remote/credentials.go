@@ -1,0 +1,117 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+)
+
+// The token that commands show: the one that is set, else the one of the last login at
+// the same address.
+
+// Token is what to show; empty if there is none.
+func Token(c *config.Config) (string, error) {
+	switch {
+	case c.Token != "" && c.TokenFile != "":
+		return "", errors.New("token: stands beside --token-file; give one of the two")
+	case c.Token != "":
+		return c.Token, nil
+	case c.TokenFile != "":
+		return readToken(c.TokenFile)
+	case c.Socket != "":
+		return "", nil // who may open it is known
+	}
+	tokens, err := logins()
+	if err != nil {
+		return "", err
+	}
+	return tokens[c.Addr], nil
+}
+
+func readToken(file string) (string, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return "", fmt.Errorf("token-file: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("token-file: others than you may read %s; run chmod 600 %s, and make another token if somebody may have done so", file, file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" || strings.ContainsAny(token, " \t\r\n") {
+		return "", fmt.Errorf("token-file: %s has to hold one token and nothing else", file)
+	}
+	return token, nil
+}
+
+// loginFile is where logins are kept, by the address as it is given with --addr.
+func loginFile() (string, error) {
+	folder, err := os.UserConfigDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(folder, "govnode", "tokens.yaml"), nil
+}
+
+// logins reads them. Who has no folder for settings has none.
+func logins() (map[string]string, error) {
+	file, err := loginFile()
+	if err != nil {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	tokens := map[string]string{}
+	if err == nil {
+		err = yaml.Unmarshal(text, &tokens)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("login: %s cannot be read: %w; mend it, or remove it and log in again", file, err)
+	}
+	return tokens, nil
+}
+
+// Remember keeps a token for an address; an empty one forgets it. It returns where.
+func Remember(addr, token string) (string, error) {
+	file, err := loginFile()
+	if err != nil {
+		return "", fmt.Errorf("login: %w; set HOME, or give the token in GOVNODE_TOKEN", err)
+	}
+	tokens, err := logins()
+	if err != nil {
+		return "", err
+	}
+	if tokens == nil {
+		tokens = map[string]string{}
+	}
+	if tokens[addr] = token; token == "" {
+		delete(tokens, addr)
+	}
+	text, err := yaml.Marshal(tokens)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err != nil {
+		return "", fmt.Errorf("login: %w", err)
+	}
+	// Written beside and put in its place, so that nobody finds half of it.
+	next := file + ".next"
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return "", fmt.Errorf("login: %w", err)
+	}
+	if err := os.Rename(next, file); err != nil {
+		return "", errors.Join(fmt.Errorf("login: %w", err), os.Remove(next))
+	}
+	return file, nil
+}
