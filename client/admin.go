@@ -108,3 +108,10 @@ func (c *Client) Status(ctx context.Context) (*govnodev1.StatusResponse, error) 
 		return n.cluster.Status(ctx, &govnodev1.StatusRequest{})
 	})
 }
+
+// WhoAmI returns as whom the service knows the caller, as a message of govnode/v1.
+func (c *Client) WhoAmI(ctx context.Context) (*govnodev1.WhoAmIResponse, error) {
+	return read(ctx, c, "WhoAmI", func(ctx context.Context, n *node) (*govnodev1.WhoAmIResponse, error) {
+		return n.access.WhoAmI(ctx, &govnodev1.WhoAmIRequest{})
+	})
+}

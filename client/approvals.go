@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -119,8 +118,9 @@ func (c *Client) ListApprovals(ctx context.Context, of Approvals, pageSize int32
 	})
 }
 
-// A Vote is that of an approver, who may not be the agent that asks. Approver must be
-// set. With RequestDigest, that of the approval which the approver has seen, it
+// A Vote is that of an approver, who may not be the agent that asks. Approver
+// may be left out where the client has a token: the vote is that of its holder. With
+// RequestDigest, that of the approval which the approver has seen, it
 // counts for nothing else that the id may have come to stand for.
 type Vote struct {
 	Approver, Reason string
@@ -140,9 +140,6 @@ func (c *Client) Deny(ctx context.Context, id string, v Vote) (*govnodev1.Approv
 }
 
 func (c *Client) decide(ctx context.Context, id string, vote govnodev1.Vote, v Vote) (*govnodev1.Approval, error) {
-	if v.Approver == "" {
-		return nil, errors.New("client: Approver is empty; say who decides")
-	}
 	req := &govnodev1.ApprovalServiceDecideRequest{
 		Id: id, Decision: vote, Approver: v.Approver, Reason: v.Reason, RequestDigest: v.RequestDigest, Client: c.cfg.Name,
 	}

@@ -46,7 +46,7 @@ func TestApprovals(t *testing.T) {
 		}
 		a := list.Approvals[0]
 		_, lerr = c.Approve(t.Context(), a.Id, client.Vote{})
-		require.ErrorContains(t, lerr, "Approver is empty")
+		require.ErrorContains(t, lerr, "approver")
 		_, lerr = c.Approve(t.Context(), a.Id, client.Vote{Approver: "carla", RequestDigest: "sha256:" + a.RequestDigest[len(a.RequestDigest)-64:len(a.RequestDigest)-1] + "x"})
 		require.Error(t, lerr)
 		at, lerr := c.GetApproval(t.Context(), a.Id)

@@ -57,6 +57,7 @@ type node struct {
 	policies  govnodev1connect.PolicyServiceClient
 	counters  govnodev1connect.CounterServiceClient
 	cluster   govnodev1connect.ClusterServiceClient
+	access    govnodev1connect.AccessServiceClient
 	line      *line // nil where nothing goes over streams
 
 	shunned time.Time // until then; guarded by routes.mu
@@ -119,6 +120,7 @@ func (r *routes) know(learned []string) {
 				policies:  govnodev1connect.NewPolicyServiceClient(r.http, a, r.options...),
 				counters:  govnodev1connect.NewCounterServiceClient(r.http, a, r.options...),
 				cluster:   govnodev1connect.NewClusterServiceClient(r.http, a, r.options...),
+				access:    govnodev1connect.NewAccessServiceClient(r.http, a, r.options...),
 			}
 			r.wrap(n)
 			r.nodes[a] = n

@@ -114,15 +114,16 @@ func (r Roles) Has(role int) bool { return r&(1<<role) != 0 }
 
 // A Token is what is known of a token: never its secret.
 type Token struct {
-	ID       string
-	Hash     Digest // SHA-256 of the secret
-	Roles    Roles
-	Agents   []string // patterns of agent ids; all if there are none
-	Policies []string // patterns of names of policies; all if there are none
-	Made     int64    // Unix milliseconds
-	Expires  int64    // Unix milliseconds; 0: never
-	By       string   // principal
-	Label    string
+	ID          string
+	Hash        Digest // SHA-256 of the secret
+	Roles       Roles
+	Agents      []string // patterns of agent ids; all if there are none
+	Policies    []string // patterns of names of policies; all if there are none
+	Made        int64    // Unix milliseconds
+	Expires     int64    // Unix milliseconds; 0: never
+	By          string   // principal
+	Label       string
+	Environment string // of rulesets; empty: the usual one
 }
 
 // A DeniedSubject is kept out of the namespace, whatever it shows.
@@ -394,6 +395,7 @@ func (v *validator) putToken(c *PutToken) {
 	between(v, "Token.Expires", t.Expires, 0, maxUnixMilli)
 	v.text("Token.By", t.By, 0, MaxSubject)
 	v.text("Token.Label", t.Label, 0, MaxReason)
+	v.optional("Token.Environment", t.Environment)
 	between(v, "Before", c.Before, 0, maxUnixMilli)
 }
 
@@ -470,6 +472,7 @@ func (t *Token) fields(f *codec) {
 	f.Int64(7, &t.Expires)
 	f.Kept(8, &t.By)
 	f.Kept(9, &t.Label)
+	f.Kept(10, &t.Environment)
 }
 
 func (c *RevokeToken) fields(f *codec) {

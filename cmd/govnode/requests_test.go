@@ -53,6 +53,7 @@ func (l *listener) start(t *testing.T) string {
 	noted := connect.WithInterceptors(connect.UnaryInterceptorFunc(l.note))
 	mux.Handle(govnodev1connect.NewApprovalServiceHandler(govnodev1connect.UnimplementedApprovalServiceHandler{}, noted))
 	mux.Handle(govnodev1connect.NewLimitServiceHandler(govnodev1connect.UnimplementedLimitServiceHandler{}, noted))
+	mux.Handle(govnodev1connect.NewAccessServiceHandler(govnodev1connect.UnimplementedAccessServiceHandler{}, noted))
 	mux.Handle(govnodev1connect.NewSlotServiceHandler(govnodev1connect.UnimplementedSlotServiceHandler{}, noted))
 	mux.Handle(govnodev1connect.NewSessionServiceHandler(govnodev1connect.UnimplementedSessionServiceHandler{}, noted))
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(govnodev1connect.UnimplementedCounterServiceHandler{}, noted))

@@ -1,6 +1,8 @@
 package edictum
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +10,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +21,7 @@ import (
 
 	"example.com/govnode/client"
 	"example.com/govnode/engine/value"
+	v1 "example.com/govnode/proto/govnode/v1"
 )
 
 // Handler serves the paths below /v1/, and hands all others to the API.
@@ -78,7 +83,7 @@ func (h *Handler) clientOf(namespace string) (*client.Client, error) {
 		return c, nil
 	}
 	c, err := client.New(client.Config{
-		Addresses: []string{"http://node"}, Namespace: namespace, HTTPClient: local{h.api}, DisableExchange: true,
+		Addresses: []string{"http://localhost"}, Namespace: namespace, HTTPClient: local{h.api}, DisableExchange: true,
 		Timeout: patience, AttemptTimeout: patience, Logger: h.log,
 	})
 	if err == nil {
@@ -130,11 +135,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type created struct{ body any }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (any, error) {
-	key, known := h.keys.Load().of(r.Header.Get("Authorization"))
-	if !known {
-		return nil, refuse(http.StatusUnauthorized, "Authorization: send Bearer and a key that this service knows")
+	r, key, scope, err := h.known(r)
+	if err != nil {
+		return nil, err
 	}
-	name, path, err := pathOf(r)
+	name, rest, err := pathOf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -142,11 +147,14 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	if agent != "" && !identifier.MatchString(agent) {
 		return nil, refuse(http.StatusBadRequest, "X-Edictum-Agent-Id: %q is no name; use 1 to 128 letters, digits and . _ -", clip(agent))
 	}
+	if !scope.has(agent) {
+		return nil, refuse(http.StatusForbidden, "X-Edictum-Agent-Id: %s is not in the scope of the token", clip(agent))
+	}
 	api, err := h.clientOf(key.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	q := &request{Request: r, key: key, agent: agent, api: api, rest: path}
+	q := &request{Request: r, key: key, agent: agent, api: api, rest: rest}
 	switch name {
 	case "sessions":
 		return q.sessions()
@@ -165,6 +173,48 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, h.stream(w, q)
 	}
 	return nil, refuse(http.StatusNotFound, "there is no /v1/%s; there are agents, approvals, events, rulesets, sessions and stream", clip(name))
+}
+
+// A scope is the agents that a token is for; all if there are none.
+type scope []string
+
+func (s scope) has(agent string) bool {
+	return len(s) == 0 || agent == "" || slices.ContainsFunc(s, func(pattern string) bool {
+		ok, err := path.Match(pattern, agent)
+		return ok && err == nil
+	})
+}
+
+// known finds out who sends a request: by a key of the file, or by a token of the
+// service, which then judges by itself what it may do.
+func (h *Handler) known(r *http.Request) (*http.Request, Key, scope, error) {
+	shown := r.Header.Get("Authorization")
+	if key, known := h.keys.Load().of(shown); known {
+		return r, key, nil, nil
+	}
+	scheme, token, _ := strings.Cut(shown, " ")
+	unknown := refuse(http.StatusUnauthorized, "Authorization: send Bearer and a key or a token that this service knows")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || !strings.HasPrefix(token, "gn_") {
+		return r, Key{}, nil, unknown
+	}
+	r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
+	api, err := h.clientOf("default") // its own namespace counts
+	if err != nil {
+		return r, Key{}, nil, err
+	}
+	me, err := api.WhoAmI(r.Context())
+	var objection *client.Error
+	if errors.As(err, &objection) && objection.Code == connect.CodeUnauthenticated {
+		return r, Key{}, nil, unknown
+	}
+	if err != nil {
+		return r, Key{}, nil, err
+	}
+	key := Key{Hash: me.Principal, Namespace: me.Namespace, Environment: cmp.Or(me.Environment, defaultEnvironment), Role: Agent}
+	if slices.Contains(me.Roles, v1.Role_ROLE_APPROVER) || slices.Contains(me.Roles, v1.Role_ROLE_POLICY_AUTHOR) {
+		key.Role = Operator // the API says which of the two a request takes
+	}
+	return r, key, scope(me.Agents), nil
 }
 
 // pathOf splits the path of a request as it was sent. The SDKs hardly escape, so a
@@ -284,6 +334,8 @@ func statusOf(e *client.Error) int {
 	switch e.Code {
 	case connect.CodeNotFound:
 		return http.StatusNotFound
+	case connect.CodeUnauthenticated:
+		return http.StatusUnauthorized
 	case connect.CodePermissionDenied:
 		return http.StatusForbidden
 	case connect.CodeFailedPrecondition, connect.CodeAlreadyExists, connect.CodeAborted:

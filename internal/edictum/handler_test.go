@@ -2,6 +2,7 @@ package edictum_test
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 
 	"example.com/govnode/internal/edictum"
 	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -156,4 +159,68 @@ func ask(t *testing.T, n *httptest.Server, holder, method, path, body string) (s
 	require.NoError(t, err)
 	require.Equal(t, "application/json", res.Header.Get("Content-Type"))
 	return res.StatusCode, string(b)
+}
+
+// A token of the service is a key: its roles and its scope are those of the API, and it
+// ends with it.
+func TestTokensAreKeys(t *testing.T) {
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a", Authentication: true})
+	require.NoError(t, err)
+	h := edictum.New(s.Handler(), nil, slog.New(slog.DiscardHandler))
+	n := httptest.NewServer(h)
+	t.Cleanup(func() {
+		n.Close()
+		require.NoError(t, h.Close())
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	const secret = "a-secret-of-enough-letters-00000"
+	token := func(id string, agents []string, roles ...v1.Role) string {
+		tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Agents: agents, Environment: "staging"}
+		for _, r := range roles {
+			tok.Roles |= 1 << r
+		}
+		a := store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: tok})[0]
+		require.NoError(t, a.Failure())
+		return "gn_team." + id + "." + secret
+	}
+	ask := func(token, agent, method, path, body string) (int, string) {
+		req, err := http.NewRequest(method, n.URL+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("X-Edictum-Agent-Id", agent)
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = res.Body.Close() }()
+		raw, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, string(raw)
+	}
+	bot := token("abot", []string{"bot-*"}, v1.Role_ROLE_AGENT)
+	person := token("desk", nil, v1.Role_ROLE_APPROVER, v1.Role_ROLE_AGENT)
+	reader := token("read", nil, v1.Role_ROLE_AUDITOR)
+
+	status, body := ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
+	require.Equal(t, 200, status, body)
+	status, body = ask(bot, "other", "POST", "/v1/sessions/k/increment", `{}`)
+	require.Equal(t, 403, status, body)
+	status, body = ask(reader, "x", "POST", "/v1/sessions/k/increment", `{}`)
+	require.Equal(t, 403, status, body)
+	for _, unknown := range []string{"gn_team.none." + secret, "gn_team.abot.x", "gnk_x", ""} {
+		status, body = ask(unknown, "x", "GET", "/v1/sessions/k", "")
+		require.Equal(t, 401, status, body)
+	}
+	status, body = ask(bot, "bot-1", "POST", "/v1/approvals", `{"agent_id":"bot-1","tool_name":"t","tool_args":{},"message":"may I?","timeout":60}`)
+	require.Equal(t, 201, status, body)
+	var made struct{ ID string }
+	require.NoError(t, json.Unmarshal([]byte(body), &made))
+	status, body = ask(bot, "bot-1", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
+	require.Equal(t, 403, status, body)
+	status, body = ask(person, "desk", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
+	require.Equal(t, 200, status, body)
+	require.Contains(t, body, "token:desk")
+	require.EqualValues(t, 1, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "abot"})[0].Result.Value)
+	status, body = ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
+	require.Equal(t, 401, status, body)
 }

@@ -38,7 +38,10 @@ type Key struct {
 // Keys are those of one file. They do not change.
 type Keys struct{ byHash map[string]Key }
 
-const keyPrefix = "gnk_"
+const (
+	keyPrefix          = "gnk_"
+	defaultEnvironment = "production"
+)
 
 // NewKey draws a key, and returns it with its hash.
 func NewKey() (key, hash string) {
@@ -104,7 +107,7 @@ func (k *Key) complete() error {
 		k.Namespace = "default"
 	}
 	if k.Environment == "" {
-		k.Environment = "production"
+		k.Environment = defaultEnvironment
 	}
 	if k.Role == "" {
 		k.Role = Agent
@@ -127,6 +130,9 @@ func (k *Key) complete() error {
 // of finds the key of a request. What is compared is the hash, so that the time it
 // takes tells nothing of a key.
 func (k *Keys) of(header string) (Key, bool) {
+	if k == nil { // nobody has one
+		return Key{}, false
+	}
 	scheme, token, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return Key{}, false

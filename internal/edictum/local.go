@@ -10,12 +10,19 @@ import (
 // API has in the place of a network.
 type local struct{ http.Handler }
 
+// tokenKey is under which a context has the token that a request shows.
+type tokenKey struct{}
+
 // Do implements connect.HTTPClient.
 func (l local) Do(req *http.Request) (*http.Response, error) {
 	if err := req.Context().Err(); err != nil {
 		return nil, err
 	}
 	served := req.Clone(req.Context())
+	if token, _ := req.Context().Value(tokenKey{}).(string); token != "" { // its namespace is that of the request
+		served.Header.Set("Authorization", "Bearer "+token)
+		served.Header.Del("Govnode-Namespace")
+	}
 	served.RequestURI = req.URL.RequestURI()
 	if served.Body == nil {
 		served.Body = http.NoBody

@@ -211,7 +211,7 @@ func (a *Authenticator) fromToken(ns, id string, hash session.Digest, x *session
 		return nil, ErrUnknown()
 	}
 	p := Principal{
-		Name: "token:" + id, Namespace: ns, Roles: t.Roles, Agents: t.Agents, Policies: t.Policies, token: id, hash: hash,
+		Name: "token:" + id, Namespace: ns, Roles: t.Roles, Agents: t.Agents, Policies: t.Policies, Environment: t.Environment, token: id, hash: hash,
 	}
 	if t.Expires > 0 {
 		p.Expires = time.UnixMilli(t.Expires)

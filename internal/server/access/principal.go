@@ -19,12 +19,13 @@ var SubjectKinds = []string{"cert", "jwt", "jti"}
 
 // A Principal is a caller as the node knows him. It is immutable.
 type Principal struct {
-	Name      string // token:ID, cert:NAME, jwt:SUBJECT, local:UID, node:ID
-	Namespace string
-	Roles     session.Roles
-	Agents    []string  // patterns; all if there are none
-	Policies  []string  // patterns; all if there are none
-	Expires   time.Time // zero: never
+	Name        string // token:ID, cert:NAME, jwt:SUBJECT, local:UID, node:ID
+	Namespace   string
+	Roles       session.Roles
+	Agents      []string  // patterns; all if there are none
+	Policies    []string  // patterns; all if there are none
+	Environment string    // of rulesets
+	Expires     time.Time // zero: never
 
 	token     string         // id of the token; empty of others
 	hash      session.Digest // of its secret

@@ -33,7 +33,7 @@ func (s *Service) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIRe
 		return &v1.WhoAmIResponse{Principal: access.Anonymous, Namespace: input.Namespace(ctx), Roles: access.ListRoles(^session.Roles(0)), Authentication: s.Auth.Required}, nil
 	}
 	out := &v1.WhoAmIResponse{
-		Principal: p.Name, Namespace: p.Namespace, Roles: access.ListRoles(p.Roles), Agents: p.Agents, Policies: p.Policies,
+		Principal: p.Name, Namespace: p.Namespace, Roles: access.ListRoles(p.Roles), Agents: p.Agents, Policies: p.Policies, Environment: p.Environment,
 		Authentication: s.Auth.Required,
 	}
 	if !p.Expires.IsZero() {
@@ -48,7 +48,7 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	now := s.Now()
 	t := session.Token{
 		ID: req.TokenId, Label: req.Label, Roles: rolesIn(f, req.Roles), Agents: patterns(f, "agents", req.Agents), Policies: patterns(f, "policies", req.Policies),
-		Made: now.UnixMilli(), By: nameOf(ctx),
+		Made: now.UnixMilli(), By: nameOf(ctx), Environment: req.Environment,
 	}
 	if bad := access.TokenIDProblem(req.TokenId); bad != "" {
 		f.Refuse("tokenId", "%s", bad)
@@ -59,6 +59,7 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 		t.Hash = session.Digest(req.SecretSha256)
 	}
 	f.Text("label", req.Label, input.Caps.Reason)
+	f.OptionalID("environment", req.Environment)
 	if req.ExpiresIn != nil {
 		t.Expires = now.Add(f.Duration("expiresIn", req.ExpiresIn, input.Caps.TokenTTL)).UnixMilli()
 	}
@@ -291,7 +292,7 @@ func subjectIn(f *input.Fields, subject string) {
 func tokenOf(t *session.Token) *v1.Token {
 	return &v1.Token{
 		TokenId: t.ID, Label: t.Label, Roles: access.ListRoles(t.Roles), Agents: t.Agents, Policies: t.Policies,
-		ExpiresAt: t.Expires, CreatedAt: t.Made, CreatedBy: t.By,
+		ExpiresAt: t.Expires, CreatedAt: t.Made, CreatedBy: t.By, Environment: t.Environment,
 	}
 }
 

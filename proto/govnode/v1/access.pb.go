@@ -217,6 +217,7 @@ type Token struct {
 	ExpiresAt     int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	CreatedAt     int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
 	CreatedBy     string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
+	Environment   string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`               // of the rulesets of Edictum that its holder gets; production if empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +308,13 @@ func (x *Token) GetCreatedBy() string {
 	return ""
 }
 
+func (x *Token) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
+	}
+	return ""
+}
+
 type WhoAmIRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -351,6 +359,7 @@ type WhoAmIResponse struct {
 	Agents         []string               `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
 	Policies       []string               `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
 	ExpiresAt      int64                  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"` // Unix milliseconds; 0: it does not
+	Environment    string                 `protobuf:"bytes,8,opt,name=environment,proto3" json:"environment,omitempty"`               // of rulesets of Edictum
 	Authentication bool                   `protobuf:"varint,7,opt,name=authentication,proto3" json:"authentication,omitempty"`        // false where the node asks nobody who they are
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -428,6 +437,13 @@ func (x *WhoAmIResponse) GetExpiresAt() int64 {
 	return 0
 }
 
+func (x *WhoAmIResponse) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
+	}
+	return ""
+}
+
 func (x *WhoAmIResponse) GetAuthentication() bool {
 	if x != nil {
 		return x.Authentication
@@ -449,6 +465,7 @@ type CreateTokenRequest struct {
 	Agents        []string             `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
 	Policies      []string             `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`
 	ExpiresIn     *durationpb.Duration `protobuf:"bytes,10,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"` // none: it does not expire
+	Environment   string               `protobuf:"bytes,11,opt,name=environment,proto3" json:"environment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -551,6 +568,13 @@ func (x *CreateTokenRequest) GetExpiresIn() *durationpb.Duration {
 		return x.ExpiresIn
 	}
 	return nil
+}
+
+func (x *CreateTokenRequest) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
+	}
+	return ""
 }
 
 type CreateTokenResponse struct {
@@ -1519,7 +1543,7 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"govnode.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"Y\n" +
 	"\x06Access\x12'\n" +
 	"\x05scope\x18\x01 \x01(\x0e2\x11.govnode.v1.ScopeR\x05scope\x12&\n" +
-	"\x05roles\x18\x02 \x03(\x0e2\x10.govnode.v1.RoleR\x05roles\"\xf1\x01\n" +
+	"\x05roles\x18\x02 \x03(\x0e2\x10.govnode.v1.RoleR\x05roles\"\x93\x02\n" +
 	"\x05Token\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\tR\atokenId\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12&\n" +
@@ -1531,8 +1555,9 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\a \x01(\x03R\tcreatedAt\x12\x1d\n" +
 	"\n" +
-	"created_by\x18\b \x01(\tR\tcreatedBy\"\x0f\n" +
-	"\rWhoAmIRequest\"\xef\x01\n" +
+	"created_by\x18\b \x01(\tR\tcreatedBy\x12 \n" +
+	"\venvironment\x18\t \x01(\tR\venvironment\"\x0f\n" +
+	"\rWhoAmIRequest\"\x91\x02\n" +
 	"\x0eWhoAmIResponse\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12&\n" +
@@ -1540,8 +1565,9 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\x06agents\x18\x04 \x03(\tR\x06agents\x12\x1a\n" +
 	"\bpolicies\x18\x05 \x03(\tR\bpolicies\x12\x1d\n" +
 	"\n" +
-	"expires_at\x18\x06 \x01(\x03R\texpiresAt\x12&\n" +
-	"\x0eauthentication\x18\a \x01(\bR\x0eauthentication\"\xd5\x02\n" +
+	"expires_at\x18\x06 \x01(\x03R\texpiresAt\x12 \n" +
+	"\venvironment\x18\b \x01(\tR\venvironment\x12&\n" +
+	"\x0eauthentication\x18\a \x01(\bR\x0eauthentication\"\xf7\x02\n" +
 	"\x12CreateTokenRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
@@ -1555,7 +1581,8 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\bpolicies\x18\t \x03(\tR\bpolicies\x128\n" +
 	"\n" +
 	"expires_in\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\"T\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12 \n" +
+	"\venvironment\x18\v \x01(\tR\venvironment\"T\n" +
 	"\x13CreateTokenResponse\x12'\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.govnode.v1.TokenR\x05token\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"l\n" +

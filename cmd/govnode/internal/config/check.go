@@ -151,6 +151,9 @@ func (c *Config) checkListener(flag, at string) error {
 }
 
 func (c *Config) checkServe() error {
+	if c.Auth == AuthTokens && c.EdictumKeys != "" {
+		return c.wrong("edictum-keys", "belongs to --auth none; SDKs show tokens here: make them with govnode token create --role agent --environment NAME, and leave the file out")
+	}
 	if c.AdminListen != "" {
 		if host, _, err := net.SplitHostPort(c.AdminListen); err != nil || !address.IsLoopback(host) {
 			return c.wrong("admin-listen", "must be a loopback address as HOST:PORT, since nobody who connects is asked who they are")

@@ -60,7 +60,7 @@ func joinRoles(roles []govnodev1.Role) string {
 
 func tokenCreateCommand() *cobra.Command {
 	var roles, agents, policies []string
-	var label, id string
+	var label, id, environment string
 	var expires time.Duration
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "create",
@@ -91,7 +91,7 @@ The first token is made over the local socket of a node, by the user whose node 
 		sum := sha256.Sum256([]byte(secret))
 		req := &govnodev1.CreateTokenRequest{
 			RequestId: remote.NewRequestID(), Client: remote.ClientName, Namespace: c.Namespace, TokenId: id, SecretSha256: sum[:],
-			Roles: set, Label: label, Agents: agents, Policies: policies,
+			Roles: set, Label: label, Agents: agents, Policies: policies, Environment: environment,
 		}
 		if ns, err := ownNamespace(cmd.Context(), c); err != nil {
 			return err
@@ -117,6 +117,7 @@ The first token is made over the local socket of a node, by the user whose node 
 	cmd.Flags().StringSliceVar(&agents, "agents", nil, "`patterns` of the agents that it may work for, as * and ? of shells; all if empty")
 	cmd.Flags().StringSliceVar(&policies, "policies", nil, "`patterns` of the policies under which it may open sessions, or which it may put; all if empty")
 	cmd.Flags().StringVar(&label, "label", "", "what it is for, for people")
+	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets, for SDKs of Edictum; production if empty")
 	cmd.Flags().StringVar(&id, "id", "", "its id, 4 to 32 small letters and digits; drawn if empty")
 	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0")
 	_ = cmd.MarkFlagRequired("role")

@@ -64,10 +64,12 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())
 	}
-	if c.EdictumKeys == "" {
+	var keys *edictum.Keys
+	if c.EdictumKeys != "" {
+		keys, err = edictum.LoadKeys(c.EdictumKeys)
+	} else if c.Auth != config.AuthTokens {
 		return n, nil
 	}
-	keys, err := edictum.LoadKeys(c.EdictumKeys)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("edictum-keys: %w", err), n.end(ctx, nil))
 	}
@@ -140,7 +142,7 @@ func (n *node) reopen(c *config.Config, log *slog.Logger) {
 	default:
 		log.Info("the audit log goes to standard output; there is nothing to open anew")
 	}
-	if n.sdks == nil {
+	if n.sdks == nil || c.EdictumKeys == "" {
 		return
 	}
 	keys, err := edictum.LoadKeys(c.EdictumKeys)

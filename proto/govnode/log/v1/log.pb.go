@@ -1261,6 +1261,7 @@ type Token struct {
 	Expires       int64                  `protobuf:"varint,7,opt,name=expires,proto3" json:"expires,omitempty"` // Unix milliseconds
 	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
 	Label         string                 `protobuf:"bytes,9,opt,name=label,proto3" json:"label,omitempty"`
+	Environment   string                 `protobuf:"bytes,10,opt,name=environment,proto3" json:"environment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1354,6 +1355,13 @@ func (x *Token) GetBy() string {
 func (x *Token) GetLabel() string {
 	if x != nil {
 		return x.Label
+	}
+	return ""
+}
+
+func (x *Token) GetEnvironment() string {
+	if x != nil {
+		return x.Environment
 	}
 	return ""
 }
@@ -10091,7 +10099,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tAuthority\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\x06R\tprincipal\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06behalf\x18\x03 \x01(\bR\x06behalf\"\xc9\x01\n" +
+	"\x06behalf\x18\x03 \x01(\bR\x06behalf\"\xeb\x01\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
@@ -10101,7 +10109,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04made\x18\x06 \x01(\x03R\x04made\x12\x18\n" +
 	"\aexpires\x18\a \x01(\x03R\aexpires\x12\x0e\n" +
 	"\x02by\x18\b \x01(\tR\x02by\x12\x14\n" +
-	"\x05label\x18\t \x01(\tR\x05label\"Q\n" +
+	"\x05label\x18\t \x01(\tR\x05label\x12 \n" +
+	"\venvironment\x18\n" +
+	" \x01(\tR\venvironment\"Q\n" +
 	"\rDeniedSubject\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
