@@ -258,6 +258,13 @@ func (f *fsm) get(k session.Key) storage.Found {
 	return storage.Found{Record: f.state.Get(k), Now: f.state.Now(), Index: f.index}
 }
 
+// tally returns how much there is in a namespace.
+func (f *fsm) tally(ns string) session.Tally {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.state.TallyOf(ns)
+}
+
 // unswept returns where KILLs stand that are not swept.
 func (f *fsm) unswept() []session.Key {
 	f.mu.RLock()

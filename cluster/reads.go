@@ -37,6 +37,11 @@ func (n *Node) View(ctx context.Context, r storage.Read) (storage.View, error) {
 	return n.fsm.viewed(), nil
 }
 
+// Count implements storage.Counting.
+func (n *Node) Count(_ context.Context, ns string) (session.Tally, error) {
+	return n.fsm.tally(ns), nil
+}
+
 // Unswept implements storage.Sweeping: the leader sees to KILLs.
 func (n *Node) Unswept(context.Context) []session.Key {
 	if l, _, _ := n.leader(); l == nil {

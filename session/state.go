@@ -33,8 +33,9 @@ type State struct {
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
-	touched    map[Key]bool // by the command under way, if footprints are guarded
-	signals    map[Key]bool // records of signals, and whether a KILL in them is to be swept; derived
+	touched    map[Key]bool      // by the command under way, if footprints are guarded
+	tallies    map[string]*Tally // of namespaces; derived
+	signals    map[Key]bool      // records of signals, and whether a KILL in them is to be swept; derived
 }
 
 type shard struct {
@@ -168,11 +169,15 @@ func (s *State) put(r ref, rec Record) int {
 	}
 	switch c := sh.records[Key(s.text)]; {
 	case rec == nil:
+		if c != nil {
+			s.count(r, c.record, -1)
+		}
 		delete(sh.records, Key(s.text))
 		return i
 	case c != nil:
 		c.record = rec
 	default:
+		s.count(r, rec, 1)
 		sh.records[Key(s.text)] = &cell{rec}
 	}
 	s.noteDue(i, rec)

@@ -130,6 +130,13 @@ func ViewOf(s *session.Snapshot, index uint64) View {
 		}}
 }
 
+// Count implements Counting.
+func (m *Memory) Count(_ context.Context, ns string) (session.Tally, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.TallyOf(ns), nil
+}
+
 // Unswept implements Sweeping.
 func (m *Memory) Unswept(context.Context) []session.Key {
 	m.mu.RLock()

@@ -69,6 +69,13 @@ type Gatherer interface {
 	GetAll(ctx context.Context, keys ...session.Key) ([]Found, error)
 }
 
+// A Counting store knows how much there is in a namespace.
+type Counting interface {
+	// Count returns it as this node has seen it, which may be some seconds old. It
+	// costs little, so that it can be asked for each time that something is added.
+	Count(ctx context.Context, ns string) (session.Tally, error)
+}
+
 // A Sweeping store knows where KILLs are not swept. With a leader it is that one
 // that says so, and others say nothing.
 type Sweeping interface {

@@ -14,6 +14,7 @@ import (
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -49,6 +50,11 @@ const (
 // What one message brings is checked and judged on the goroutine that received
 // it, and ordered in one go; the next message does not wait for that.
 func (s callService) Exchange(ctx context.Context, stream *connect.BidiStream[v1.ExchangeRequest, v1.ExchangeResponse]) error {
+	leave, err := s.quotas.Enter(ctx, input.Namespace(ctx), quota.Streams)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	x := newExchange(ctx, s.Server, stream)
 	if err := x.send(&v1.ExchangeResponse{MaxInFlight: maxUnanswered}); err != nil {
 		return err
@@ -58,7 +64,7 @@ func (s callService) Exchange(ctx context.Context, stream *connect.BidiStream[v1
 		defer close(received)
 		x.receive()
 	}()
-	err := x.answer(ctx)
+	err = x.answer(ctx)
 	x.end()
 	if stopReading(ctx) {
 		<-received

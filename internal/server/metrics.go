@@ -29,6 +29,7 @@ type metrics struct {
 	lapsed     prometheus.Counter
 	signals    *prometheus.CounterVec
 	refused    *prometheus.CounterVec
+	overQuota  *prometheus.CounterVec
 	killed     prometheus.Counter
 	approvals  *prometheus.CounterVec
 	stopped    prometheus.Gauge
@@ -73,6 +74,8 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 			Name: "gov_rate_outcomes_total", Help: "Answers of TakeRate, by outcome; repeats count again."}, []string{"outcome"}),
 		sessions: counter("gov_sessions_created_total", "Sessions created through this node."),
 		lapsed:   counter("gov_calls_lapsed_total", "Calls whose lease ran out. Each is counted by the node that put in order what found it. They count as executed."),
+		overQuota: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "gov_quota_refused_total", Help: "Requests that were refused because their namespace had as much as it may, by quota."}, []string{"quota"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gov_access_refused_total", Help: "Requests that were not let in, by reason: UNAUTHENTICATED or PERMISSION_DENIED."}, []string{"reason"}),
 		signals: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -113,7 +116,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.rates, m.sessions, m.lapsed, m.signals, m.killed, m.approvals, m.stopped, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.refused, m.panics, m.auditLines, m.auditLost, m.auditFailing,
+		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.refused, m.overQuota, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)

@@ -9,6 +9,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -35,6 +36,9 @@ func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (do
 				return err
 			}
 		}
+		if err := s.spend(ctx, op); err != nil {
+			return err
+		}
 		if err := op.check(ctx, f); err != nil {
 			return err
 		}
@@ -49,6 +53,21 @@ func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (do
 		s.settle(op, err)
 	}
 	return true
+}
+
+// spend takes an operation from what its namespace may do in a second at this node.
+// What ends something or gives it back costs nothing.
+func (s *Server) spend(ctx context.Context, op operation) error {
+	switch op.(type) {
+	case *end, *cancel, *release, *renewal, *closing, *forced:
+		return nil
+	}
+	p := op.state()
+	if p.spent { // it is prepared once more
+		return nil
+	}
+	p.spent = true
+	return s.quotas.Spend(ctx, p.ns)
 }
 
 // A course is what becomes of operations that are put in order together, by their
@@ -124,6 +143,11 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	for n, i := range open {
 		before := len(cmds)
 		all[n].err = s.guarded(ops[i], func() error { cmds = append(cmds, ops[i].commands()...); return nil })
+		if all[n].err == nil {
+			if all[n].err = s.withinQuotas(ctx, cmds[before:]); all[n].err != nil {
+				cmds = cmds[:before]
+			}
+		}
 		if who := ops[i].state().who; who != nil && all[n].err == nil {
 			if all[n].err = s.authorize(who, cmds[before:]); all[n].err != nil {
 				cmds = cmds[:before]
@@ -149,6 +173,16 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		}
 	}
 	return all
+}
+
+// withinQuotas refuses commands that add to what a namespace has too much of.
+func (s *Server) withinQuotas(ctx context.Context, cmds []session.Command) error {
+	for _, c := range cmds {
+		if err := s.quotas.Admit(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // authorize has commands carry who asks for them.
@@ -193,6 +227,16 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	ctx, stop := s.auth.Guard(ctx)
 	defer stop()
+	leave, err := s.quotas.Enter(ctx, op.state().ns, quota.Waiters)
+	if err != nil {
+		if w.Cancel != nil {
+			s.waits.Withdraw(w)
+		}
+		s.settle(op, err)
+		s.written(op)
+		return
+	}
+	defer leave()
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })

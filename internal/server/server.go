@@ -29,6 +29,7 @@ import (
 	"example.com/govnode/internal/server/members"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/policies"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/sweep"
 	"example.com/govnode/internal/server/tokens"
@@ -171,6 +172,7 @@ type Server struct {
 	cfg      Config
 	store    *order.Store
 	auth     *access.Authenticator
+	quotas   *quota.Quotas
 	changes  storage.Store // of proceed alone
 	log      *slog.Logger
 	limits   *limits.Service
@@ -210,7 +212,8 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.store, s.changes = order.New(store, m.premises, s.auth), store
+	s.quotas = quota.New(store, cfg.Store, m.overQuota)
+	s.store, s.changes = order.New(store, m.premises, s.auth, s.quotas), store
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal); err != nil {
 		return nil, err
@@ -218,6 +221,7 @@ func New(cfg Config) (*Server, error) {
 	s.teller = &record.Teller{
 		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
 		Cluster: cfg.Cluster, Client: cfg.Peers, Cut: m.cut, Drained: s.drained,
+		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Followers) },
 	}
 	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
@@ -329,7 +333,7 @@ func (s *Server) shown() http.Handler {
 }
 
 func (s *Server) newTokens() *tokens.Service {
-	return &tokens.Service{Store: s.store, Auth: s.auth, Now: s.cfg.Now, Changed: s.audit.limited}
+	return &tokens.Service{Store: s.store, Auth: s.auth, Quotas: s.quotas, Now: s.cfg.Now, Changed: s.audit.limited}
 }
 
 // ready returns the check that fails.

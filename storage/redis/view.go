@@ -110,6 +110,47 @@ func (r *Store) Unswept(ctx context.Context) (keys []session.Key) {
 	return keys
 }
 
+// countEvery is how old a count may be.
+const countEvery = time.Second
+
+// A counted namespace, and when it was.
+type counted struct {
+	at    time.Time
+	tally session.Tally
+}
+
+// Count implements storage.Counting: what is listed, whatever of it has lapsed, pools of
+// policies among it.
+func (r *Store) Count(ctx context.Context, ns string) (session.Tally, error) {
+	if c, ok := r.counts.Load(ns); ok && time.Since(c.(*counted).at) <= countEvery {
+		return c.(*counted).tally, nil
+	}
+	t, err := r.countNow(ctx, ns)
+	if err == nil {
+		r.counts.Store(ns, &counted{time.Now(), t})
+	}
+	return t, err
+}
+
+func (r *Store) countNow(ctx context.Context, ns string) (t session.Tally, err error) {
+	into := []struct {
+		kind byte
+		n    *int64
+	}{
+		{session.KindSession, &t.Sessions}, {session.KindClient, &t.Clients}, {session.KindPool, &t.Pools}, {session.KindName, &t.Policies},
+		{session.KindCounter, &t.Keys}, {session.KindBudget, &t.Keys}, {session.KindHash, &t.Keys}, {session.KindStanding, &t.Keys},
+	}
+	lists := make([]listing, len(into))
+	for i, x := range into {
+		lists[i] = listing{session.Prefix(x.kind, ns), ns}
+	}
+	counts, err := r.count(ctx, lists)
+	for i, n := range counts {
+		*into[i].n += n
+	}
+	return t, err
+}
+
 // count returns how many records each listing has, asked for in one go.
 func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
 	counts := make([]*redis.IntCmd, len(lists))

@@ -20,7 +20,7 @@ func TestReadsTogetherAreOfOneInstant(t *testing.T) {
 	for _, key := range []string{"a", "b"} {
 		require.NoError(t, m.Apply(t.Context(), &session.Set{NS: "n", By: session.Maker{Client: "c"}, Key: key, Value: session.Value{Text: "x"}, TTL: time.Minute})[0].Failure())
 	}
-	s := New(m, nil, nil)
+	s := New(m, nil, nil, nil)
 	keys := []session.Key{session.CounterKey("n", "a"), session.CounterKey("n", "b")}
 	found, _, ok, err := s.readTogether(t.Context(), keys, storage.Latest)
 	require.NoError(t, err)

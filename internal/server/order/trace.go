@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -87,12 +88,13 @@ type Store struct {
 	changes storage.Store // of Change and Restore alone
 	retries prometheus.Counter
 	auth    *access.Authenticator // nil where nobody is known
+	quotas  *quota.Quotas         // nil where there are none
 }
 
 // New makes a Store. Retries counts the commands that are ordered again because
 // what they took for granted had changed; auth knows who asks for them.
-func New(store storage.Store, retries prometheus.Counter, auth *access.Authenticator) *Store {
-	return &Store{Reader: store, changes: store, retries: retries, auth: auth}
+func New(store storage.Store, retries prometheus.Counter, auth *access.Authenticator, quotas *quota.Quotas) *Store {
+	return &Store{Reader: store, changes: store, retries: retries, auth: auth, quotas: quotas}
 }
 
 // Get is Reader.Get for the principal of a request: what is not in his scope is not
@@ -147,6 +149,11 @@ func (s *Store) Change(ctx context.Context, cmd session.Command, refused func(*s
 // has changed meanwhile.
 func (s *Store) apply(ctx context.Context, cmd session.Command) (a storage.Answer, err error) {
 	p := access.From(ctx)
+	if s.quotas != nil {
+		if err := s.quotas.Admit(ctx, cmd); err != nil {
+			return a, err
+		}
+	}
 	for range MaxRounds {
 		if p.Expired(s.now()) {
 			return a, access.ErrUnknown()

@@ -57,6 +57,11 @@ func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
 	}
 	defer s.Journal.leave()
+	leave, err := s.Enter(ctx, input.Namespace(ctx))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if req.Cluster {
 		return s.followAll(ctx, req, at, stream.Send)
 	}

@@ -26,6 +26,8 @@ type Teller struct {
 	Client  *http.Client    // how the API of other nodes is reached
 	Cut     prometheus.Counter
 	Drained <-chan struct{} // closed when the node drains
+	// Enter counts one more follower of a namespace, until what it returns is called.
+	Enter func(ctx context.Context, ns string) (leave func(), err error)
 }
 
 // peerTimeout bounds one question to the other nodes.

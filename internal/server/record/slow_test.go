@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -19,7 +20,8 @@ func journaled(records, bytes int) *Teller {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "e"}, []string{"type"})
 	return &Teller{
 		Node: "n1", Now: time.Now, Log: slog.New(slog.DiscardHandler), Journal: NewJournal("boot", records, bytes, events),
-		Cut: prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
+		Enter: func(context.Context, string) (func(), error) { return func() {}, nil },
+		Cut:   prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -19,9 +20,10 @@ import (
 
 // A Service answers govnode.v1.AccessService.
 type Service struct {
-	Store *order.Store
-	Auth  *access.Authenticator
-	Now   func() time.Time
+	Store  *order.Store
+	Auth   *access.Authenticator
+	Quotas *quota.Quotas
+	Now    func() time.Time
 	// Changed is told of what this node has put in order.
 	Changed func(ctx context.Context, c record.Change)
 }
@@ -208,6 +210,7 @@ func (s *Service) GetQuotas(ctx context.Context, req *v1.GetQuotasRequest) (*v1.
 	if x, _ := found.Record.(*session.Access); x != nil {
 		out.Quotas = quotasOf(x.Quotas)
 	}
+	out.Used = quotasOf(s.Quotas.Used(ctx, ns))
 	return out, nil
 }
 

@@ -1,0 +1,298 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// A Store is where quotas and what is used of them are read.
+type Store interface {
+	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
+	View(ctx context.Context, r storage.Read) (storage.View, error)
+}
+
+// Quotas hold namespaces to theirs. They are safe for concurrent use.
+type Quotas struct {
+	store   Store
+	counts  storage.Counting // nil where the store cannot say
+	refused *prometheus.CounterVec
+
+	mu     sync.Mutex
+	spaces map[string]*space
+}
+
+// A space is what this node knows of the use of one namespace.
+type space struct {
+	quotas   session.Quotas
+	read     time.Time // when they were read
+	measured time.Time
+	bytes    int64
+
+	held   [kinds]int64 // of this node
+	tokens float64      // of the bucket of operations
+	filled time.Time
+}
+
+// Kind is something of which a node itself has so many.
+type Kind int
+
+// The kinds.
+const (
+	Waiters Kind = iota
+	Followers
+	Streams
+	kinds
+)
+
+var kindNames = [kinds]string{"waiters", "followers", "streams"}
+
+const (
+	// readEvery is how old quotas and counts may be.
+	readEvery = 250 * time.Millisecond
+	// measureEvery is how old the sum of bytes may be: all values are looked at for it.
+	measureEvery = 10 * time.Second
+	// maxSpaces bounds what is remembered of namespaces that are not used any more.
+	maxSpaces = 4096
+)
+
+// New makes Quotas for a store.
+func New(store Store, counts any, refused *prometheus.CounterVec) *Quotas {
+	q := &Quotas{store: store, refused: refused, spaces: map[string]*space{}}
+	q.counts, _ = counts.(storage.Counting)
+	return q
+}
+
+// of returns what is known of a namespace, with its quotas; q.mu is held. Quotas that
+// cannot be read now are as they were.
+func (q *Quotas) of(ctx context.Context, ns string) *space {
+	s := q.spaces[ns]
+	if s == nil {
+		if len(q.spaces) >= maxSpaces {
+			for name, old := range q.spaces { // order-free: any that holds nothing may go
+				if old.held == ([kinds]int64{}) {
+					delete(q.spaces, name)
+				}
+			}
+		}
+		s = &space{}
+		q.spaces[ns] = s
+	}
+	if now := time.Now(); now.Sub(s.read) > readEvery {
+		s.read = now
+		if found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby); err == nil {
+			s.quotas = session.Quotas{}
+			if x, _ := found.Record.(*session.Access); x != nil {
+				s.quotas = x.Quotas
+			}
+		}
+	}
+	return s
+}
+
+// Of returns the quotas of a namespace.
+func (q *Quotas) Of(ctx context.Context, ns string) session.Quotas {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.of(ctx, ns).quotas
+}
+
+// Used returns what of them is used, as far as this node knows.
+func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
+	t := q.tallyOf(ctx, ns)
+	used := session.Quotas{Sessions: t.Sessions, Clients: t.Clients, Pools: t.Pools, Policies: t.Policies, Keys: t.Keys, Bytes: q.bytesOf(ctx, ns)}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	held := q.of(ctx, ns).held
+	used.Waiters, used.Followers, used.Streams = held[Waiters], held[Followers], held[Streams]
+	return used
+}
+
+// Admit refuses a command that adds to what its namespace has too much of. What is there
+// already is no addition.
+func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
+	var own session.Key
+	var client string
+	var most func(*session.Quotas) (name string, most int64)
+	var used func(*session.Tally) int64
+	var bytes int64
+	keys := func(k session.Key, by string, size int) {
+		own, client, bytes = k, by, int64(size)
+		most = func(x *session.Quotas) (string, int64) { return "keys", x.Keys }
+		used = func(t *session.Tally) int64 { return t.Keys }
+	}
+	pools := func(k session.Key, by string) {
+		own, client = k, by
+		most = func(x *session.Quotas) (string, int64) { return "pools", x.Pools }
+		used = func(t *session.Tally) int64 { return t.Pools }
+	}
+	switch c := cmd.(type) {
+	case *session.Open:
+		own = session.SessionKey(c.NS, c.Session)
+		most = func(x *session.Quotas) (string, int64) { return "sessions", x.Sessions }
+		used = func(t *session.Tally) int64 { return t.Sessions }
+	case *session.PutPolicy:
+		own, client, bytes = session.NameKey(c.NS, c.Name), c.By.Client, int64(len(c.Tree))
+		most = func(x *session.Quotas) (string, int64) { return "policies", x.Policies }
+		used = func(t *session.Tally) int64 { return t.Policies }
+	case *session.PutPool:
+		pools(session.PoolKey(c.NS, c.Pool), c.By.Client)
+	case *session.PutRate:
+		pools(session.PoolKey(c.NS, session.RatePool(c.Rate)), c.By.Client)
+	case *session.Set:
+		keys(session.CounterKey(c.NS, c.Key), c.By.Client, len(c.Value.Text))
+	case *session.Increment:
+		keys(session.CounterKey(c.NS, c.Key), c.By.Client, 0)
+	case *session.Append:
+		size := 0
+		for _, item := range c.Items {
+			size += len(item)
+		}
+		keys(session.ListKey(c.NS, c.Key), c.By.Client, size)
+	case *session.PutBudget:
+		keys(session.BudgetKey(c.NS, c.Budget), c.By.Client, 0)
+	case *session.PutHash:
+		keys(session.HashKey(c.NS, c.Tool), c.By.Client, 0)
+	case *session.PutStanding:
+		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, 0)
+	case *session.Acquire:
+		client = c.Client
+	case *session.TakeRate:
+		client = c.Client
+	default:
+		return nil
+	}
+	ns := cmd.Namespace()
+	x := q.Of(ctx, ns)
+	if x == (session.Quotas{}) {
+		return nil
+	}
+	if most != nil {
+		if name, n := most(&x); n > 0 {
+			if err := q.hold(ctx, ns, own, name, n, used); err != nil {
+				return err
+			}
+		}
+	}
+	if client != "" && x.Clients > 0 {
+		if err := q.hold(ctx, ns, session.ClientKey(ns, client), "clients", x.Clients, func(t *session.Tally) int64 { return t.Clients }); err != nil {
+			return err
+		}
+	}
+	if bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+bytes > x.Bytes {
+		return q.refuse(ns, "bytes", x.Bytes)
+	}
+	return nil
+}
+
+// hold refuses a record that is not there where there are as many as there may be.
+func (q *Quotas) hold(ctx context.Context, ns string, k session.Key, name string, most int64, used func(*session.Tally) int64) error {
+	t := q.tallyOf(ctx, ns)
+	if used(&t) < most {
+		return nil
+	}
+	if found, err := q.store.Get(ctx, k, storage.Nearby); err != nil || found.Record != nil {
+		return nil // it cannot be told now, or is there
+	}
+	return q.refuse(ns, name, most)
+}
+
+func (q *Quotas) refuse(ns, name string, most int64) error {
+	q.refused.WithLabelValues(name).Inc()
+	return fault.New(connect.CodeResourceExhausted, fault.ReasonQuotaExceeded,
+		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. Let something go, or ask an operator of the cluster for more", ns, name, most)).With("quota", name)
+}
+
+func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
+	if q.counts == nil {
+		return session.Tally{}
+	}
+	t, err := q.counts.Count(ctx, ns)
+	if err != nil {
+		return session.Tally{} // it protects where it can be counted
+	}
+	return t
+}
+
+// bytesOf is what values, lists and policies of a namespace take, up to 10 s ago.
+func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
+	q.mu.Lock()
+	s := q.of(ctx, ns)
+	if time.Since(s.measured) <= measureEvery {
+		defer q.mu.Unlock()
+		return s.bytes
+	}
+	s.measured = time.Now() // by this one alone
+	q.mu.Unlock()
+	view, err := q.store.View(ctx, storage.Nearby)
+	if err != nil {
+		return s.bytes
+	}
+	var sum int64
+	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList} {
+		prefix := session.Prefix(kind, ns)
+		_, err = view.Find(prefix, prefix, 1, func(_ session.Key, r session.Record) bool {
+			switch r := r.(type) {
+			case *session.Policy:
+				sum += int64(len(r.Tree))
+			case *session.Counter:
+				sum += int64(len(r.Value.Text))
+			case *session.List:
+				sum += r.Bytes
+			}
+			return false // it is counted, not kept
+		})
+		if err != nil {
+			return s.bytes
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s.bytes = sum
+	return sum
+}
+
+// Enter counts one more of what this node has of a namespace, until leave is called.
+func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(), err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.of(ctx, ns)
+	most := [kinds]int64{s.quotas.Waiters, s.quotas.Followers, s.quotas.Streams}[kind]
+	if most > 0 && s.held[kind] >= most {
+		return nil, q.refuse(ns, kindNames[kind], most)
+	}
+	s.held[kind]++
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		s.held[kind]--
+	}, nil
+}
+
+// Spend takes one operation from what a namespace may do in a second at this node. A
+// second's worth may come at once.
+func (q *Quotas) Spend(ctx context.Context, ns string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.of(ctx, ns)
+	most := float64(s.quotas.Operations)
+	if most == 0 {
+		return nil
+	}
+	now := time.Now()
+	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
+	if s.filled = now; s.tokens < 1 {
+		wait := time.Duration((1 - s.tokens) / most * float64(time.Second))
+		return q.refuse(ns, "operations a second", s.quotas.Operations).(*fault.Error).Later(max(wait, time.Millisecond))
+	}
+	s.tokens--
+	return nil
+}

@@ -1,0 +1,199 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/server/fault"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+func (n *node) putQuotas(ns string, q session.Quotas) {
+	n.t.Helper()
+	a := n.store.Apply(n.ctx(), &session.PutQuotas{NS: ns, By: session.Maker{Client: "test"}, Quotas: q})[0]
+	require.NoError(n.t, a.Failure())
+	time.Sleep(300 * time.Millisecond) // nodes look at them four times a second
+}
+
+func requireOverQuota(t *testing.T, err error, quota string) {
+	t.Helper()
+	requireRefused(t, err, connect.CodeResourceExhausted, fault.ReasonQuotaExceeded, quota)
+	require.Equal(t, quota, info(t, err).Metadata["quota"])
+}
+
+// What is new is refused where a namespace has as much as it may; what is there, what
+// ends and what gives back is answered as ever, and another namespace has its own.
+func TestQuotas(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	n.session("s1")
+	n.putPool("q", 1)
+	set := func(key, text string) error {
+		_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Client: "c1", Key: key, Value: text})
+		return err
+	}
+	require.NoError(t, set("k1", "x"))
+	n.putQuotas("default", session.Quotas{Sessions: 2, Clients: 2, Pools: 2, Policies: 1, Keys: 2})
+
+	n.session("s2")
+	create := func(id string) error {
+		_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: id, AgentId: "a", Policy: byName("p")})
+		return err
+	}
+	requireOverQuota(t, create("s3"), "sessions")
+	require.NoError(t, create("s2"), "it is there")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s2", "c").Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s2", "c").Outcome)
+
+	_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "other", Yaml: strings.Join(policy(), "\n") + "\n"})
+	requireOverQuota(t, err, "policies")
+	n.putPolicy(policy("max_attempts: 9")...)
+
+	n.putRate("r", 5, time.Second)
+	_, err = n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "third", Slots: 1})
+	requireOverQuota(t, err, "pools")
+	n.putPool("q", 3)
+
+	require.NoError(t, set("k2", "x"))
+	requireOverQuota(t, set("k3", "x"), "keys")
+	require.NoError(t, set("k2", "y"))
+	_, err = n.counters.Increment(n.ctx(), &v1.IncrementRequest{Client: "c1", Key: "k3"})
+	requireOverQuota(t, err, "keys")
+	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Client: "c1", Key: "l", Items: []string{"i"}, Ttl: durationpb.New(time.Hour)})
+	requireOverQuota(t, err, "keys")
+	_, err = n.counters.Delete(n.ctx(), &v1.DeleteRequest{Client: "c1", Key: "k2"})
+	require.NoError(t, err)
+	require.NoError(t, set("k3", "x"))
+
+	acquire := func(client string) error {
+		_, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s", Client: client})
+		return err
+	}
+	require.NoError(t, acquire("c1"))
+	requireOverQuota(t, acquire("c9"), "clients")
+	batch, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
+		{Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "x", Client: "c9"}}},
+		{Op: &v1.Operation_Begin{Begin: beginRequest("s2", "d")}},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, fault.ReasonQuotaExceeded, batch.Results[0].GetError().GetReason())
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, batch.Results[1].GetBegin().GetOutcome())
+
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, used.Used.Sessions)
+	require.EqualValues(t, 2, used.Used.Pools)
+	require.EqualValues(t, 1, used.Used.Policies)
+	require.EqualValues(t, 2, used.Used.Keys)
+
+	n.putQuotas("default", session.Quotas{})
+	require.NoError(t, create("s3"))
+	require.NoError(t, acquire("c9"))
+}
+
+// Bytes are those of values, lists and policies.
+func TestQuotaOfBytes(t *testing.T) {
+	n := start(t)
+	n.putQuotas("default", session.Quotas{Bytes: 1000})
+	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: strings.Repeat("x", 900)})
+	require.NoError(t, err)
+	_, err = n.counters.Set(n.ctx(), &v1.SetRequest{Key: "l", Value: strings.Repeat("x", 1001)})
+	requireOverQuota(t, err, "bytes")
+	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: []string{strings.Repeat("x", 1001)}, Ttl: durationpb.New(time.Hour)})
+	requireOverQuota(t, err, "bytes")
+}
+
+// Who waits, follows or has a stream open is counted at the node, and makes room when
+// it goes.
+func TestQuotasOfANode(t *testing.T) {
+	n := start(t)
+	n.putPool("q", 1)
+	n.putQuotas("default", session.Quotas{Waiters: 1, Followers: 1, Streams: 1})
+	held, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s"})
+	require.NoError(t, err)
+	wait := func(id string) (*v1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: id, Wait: durationpb.New(time.Minute)})
+	}
+	got := make(chan *v1.AcquireSlotResponse, 1)
+	go func() {
+		res, err := wait("w1")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- res
+	}()
+	eventually(t, "it waits", func() bool {
+		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+		return err == nil && used.Used.Waiters == 1
+	})
+	_, err = wait("w2")
+	requireOverQuota(t, err, "waiters")
+	eventually(t, "its place is given up", func() bool {
+		slots, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "q"})
+		return err == nil && len(slots.Waiters) == 1
+	})
+	_, err = n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-got).Outcome)
+
+	h2 := n.h2()
+	first, err := h2.events.Follow(t.Context(), &v1.FollowRequest{})
+	require.NoError(t, err)
+	require.True(t, first.Receive())
+	second, err := h2.events.Follow(t.Context(), &v1.FollowRequest{})
+	require.NoError(t, err)
+	require.False(t, second.Receive())
+	requireOverQuota(t, second.Err(), "followers")
+
+	stream, err := h2.calls.Exchange(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Receive()
+	require.NoError(t, err)
+	other, err := h2.calls.Exchange(t.Context())
+	require.NoError(t, err)
+	_, err = other.Receive()
+	requireOverQuota(t, err, "streams")
+	require.NoError(t, stream.CloseRequest())
+	for err == nil {
+		_, err = stream.Receive()
+	}
+	eventually(t, "there is room again", func() bool {
+		s, err := h2.calls.Exchange(t.Context())
+		if err != nil {
+			return false
+		}
+		_, err = s.Receive()
+		_ = s.CloseRequest()
+		return err == nil
+	})
+}
+
+// So many operations a second, and no more; what ends something is free.
+func TestQuotaOfOperations(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	n.session("s")
+	n.putQuotas("default", session.Quotas{Operations: 5})
+	refused, begun := 0, 0
+	for i := range 20 {
+		res, err := n.calls.BeginCall(n.ctx(), beginRequest("s", fmt.Sprint("c", i)))
+		if err != nil {
+			requireOverQuota(t, err, "operations a second")
+			require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+			refused++
+			continue
+		}
+		begun++
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s", fmt.Sprint("c", i)).Outcome)
+	}
+	require.GreaterOrEqual(t, begun, 5)
+	require.Positive(t, refused)
+}
