@@ -59,7 +59,8 @@ func TestQuotas(t *testing.T) {
 	n.putRate("r", 5, time.Second)
 	_, err = n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Pool: "third", Slots: 1})
 	requireOverQuota(t, err, "pools")
-	n.putPool("q", 3)
+	_, err = n.slots.PutPool(n.ctx(), &v1.PutPoolRequest{Client: "default", Pool: "q", Slots: 3})
+	require.NoError(t, err)
 
 	require.NoError(t, set("k2", "x"))
 	requireOverQuota(t, set("k3", "x"), "keys")
