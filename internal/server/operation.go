@@ -135,6 +135,7 @@ func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res
 	s.proceed(ctx, []operation{op}, course{
 		queued: func(_ int, w *waiting.Wait) { s.await(ctx, op, w) },
 	})
+	order.TraceOf(ctx).Join(&op.state().trace)
 	if err := op.state().err; err != nil {
 		return nil, err
 	}
@@ -171,6 +172,7 @@ func (s callService) BatchCalls(ctx context.Context, req *v1.BatchCallsRequest) 
 	s.proceed(ctx, ops, course{})
 	out := &v1.BatchCallsResponse{Results: make([]*v1.OperationResult, len(ops))}
 	for i, op := range ops {
+		order.TraceOf(ctx).Join(&op.state().trace)
 		out.Results[i] = &v1.OperationResult{Tag: req.Operations[i].GetTag()}
 		put(out.Results[i], op)
 	}

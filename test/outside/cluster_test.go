@@ -57,6 +57,7 @@ type cluster struct {
 	dir     string       // of its data, and of what tests write
 	runs    []run
 	http    *http.Client
+	token   string // that requests show; empty: none
 
 	mu     sync.Mutex
 	nodes  map[string]node // by name, as of the last line about it
@@ -338,6 +339,11 @@ func (c *cluster) await(what string, so func() bool) {
 
 // try sends one request and returns the status of HTTP.
 func (c *cluster) try(n node, method string, body, answer any) (int, error) {
+	return c.tryAs(c.token, n, method, body, answer)
+}
+
+// tryAs is try with a token.
+func (c *cluster) tryAs(token string, n node, method string, body, answer any) (int, error) {
 	content, err := json.Marshal(body)
 	if err != nil {
 		return 0, err
@@ -349,6 +355,9 @@ func (c *cluster) try(n node, method string, body, answer any) (int, error) {
 		return 0, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		return 0, err
