@@ -39,11 +39,9 @@ func (t *Trace) Note(answers []storage.Answer) {
 	}
 }
 
-// Join takes over what an operation of the request has left behind.
-func (t *Trace) Join(o *Trace) {
-	t.Changed = t.Changed || o.Changed
-	t.Line = max(t.Line, o.Line)
-}
+// Join takes over that an operation of the request has changed something. Its lines
+// are its own.
+func (t *Trace) Join(o *Trace) { t.Changed = t.Changed || o.Changed }
 
 // Wrote takes down a line of the audit log.
 func (t *Trace) Wrote(line uint64) { t.Line = max(t.Line, line) }
