@@ -76,6 +76,7 @@ var mayImport = map[string][]string{
 	"internal/server/words":                {"internal/server/input", "session", "session/approval", "engine", "engine/value", "proto/govnode/v1"},
 	"internal/server/record":               {"internal/server/fault", "internal/server/input", "internal/server/members", "internal/server/words", "session", "engine", "engine/value", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/nearest":                     {},
+	"internal/pki":                         {},
 	"storage/redis":                        {"storage", "storage/redis/internal/wire", "session", "session/ids"},
 	"storage/redis/internal/wire":          {"session"},
 	"client/internal/arguments":            {},
