@@ -60,6 +60,9 @@ func TestCompletion(t *testing.T) {
 		"bench --html ":                    {"", filesMayFollow},
 		"bench compare ":                   {"", filesMayFollow},
 		"demo --log-store ":                {"boltdb wal", nothingElse},
+		"tls ":                             {"client init node", nothingElse},
+		"tls node --out ":                  {"", foldersMayFollow},
+		"tls client --ca-dir ":             {"", foldersMayFollow},
 	} {
 		words, directive := completed(t, strings.Split(line, " ")...)
 		for i, w := range words {

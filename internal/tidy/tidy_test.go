@@ -97,6 +97,7 @@ var mayImport = map[string][]string{
 	"cmd/govnode/internal/operate":         append(rooms("terminal", "address", "config", "remote", "process"), "proto/govnode/v1", "session"),
 	"cmd/govnode/internal/policy":          append(rooms("terminal", "config", "remote"), "proto/govnode/v1", "engine", "engine/value", "engine/cedar", "engine/opa"),
 	"cmd/govnode/internal/edictum":         append(rooms("terminal", "config", "remote"), "internal/edictum", "engine/edictum", "engine/edictum/workflow", "engine/source", "engine/value", "proto/govnode/v1"),
+	"cmd/govnode/internal/certify":         append(rooms("terminal"), "internal/pki"),
 	"cmd/govnode/internal/serve":           append(rooms("terminal", "address", "version", "process", "config", "policy"), "internal/edictum", "internal/server", "cluster", "storage", "storage/redis", "proto/govnode/v1/govnodev1connect"),
 	"cmd/govnode/internal/dev":             append(rooms("terminal", "address", "process", "config", "serve"), "internal/edictum", "cluster", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
 	"cmd/govnode/internal/demo":            append(rooms("terminal", "process", "config", "remote", "dev"), "client", "cluster", "proto/govnode/v1"),
