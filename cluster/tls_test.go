@@ -62,6 +62,8 @@ func TestClusterWithTLS(t *testing.T) {
 	}, 20*time.Second, time.Millisecond, "all have told their states")
 
 	first := c.leader()
+	require.Eventually(t, func() bool { return first.NodeAt("api-of-"+c.follower().cfg.ID) != "" }, 10*time.Second, time.Millisecond)
+	require.Empty(t, first.NodeAt("nowhere"))
 	require.NoError(t, first.Close())
 	second := c.leader(first)
 	_, _, err = storage.One(within(t, 20*time.Second), c.follower(first, second), increment("two"))

@@ -189,25 +189,20 @@ func (s *Source) ClientConfig(protocols ...string) *tls.Config {
 	return c
 }
 
-// DialTLS opens connections as ClientConfig has them, with authorities that are
-// always those that were read last. It is for http.Transport.DialTLSContext.
-func (s *Source) DialTLS(dial func(ctx context.Context, network, address string) (net.Conn, error), protocols ...string) func(ctx context.Context, network, address string) (net.Conn, error) {
+// DialNode opens connections to nodes as PeerClientConfig has them, for
+// http.Transport.DialTLSContext. The node that has to be at an address is what
+// meant says; "" if any may be.
+func (s *Source) DialNode(dial func(ctx context.Context, network, address string) (net.Conn, error), meant func(address string) string, protocols ...string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, err
-		}
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		c := s.ClientConfig(protocols...)
-		c.ServerName = host
-		secured := tls.Client(conn, c)
-		if err := secured.HandshakeContext(ctx); err != nil {
+		c := tls.Client(conn, s.PeerClientConfig(meant(address), protocols...))
+		if err := c.HandshakeContext(ctx); err != nil {
 			_ = conn.Close() // the handshake may have closed it
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", address, err)
 		}
-		return secured, nil
+		return c, nil
 	}
 }

@@ -223,6 +223,16 @@ func (s *Source) Watch(ctx context.Context, every time.Duration) {
 	}
 }
 
+// Refresh reads the files again if they have changed, for who has nobody to Watch.
+func (s *Source) Refresh() {
+	if s.stamps() == s.loaded.Load().files {
+		return
+	}
+	if err := s.Reload(); err != nil {
+		s.o.Logger.Error("the files of certificates changed and cannot be used; what was read before stays", "error", err)
+	}
+}
+
 func (s *Source) stamps() (all [3]stamp) {
 	for i, name := range []string{s.o.Cert, s.o.Key, s.o.CA} {
 		if name == "" {

@@ -211,10 +211,18 @@ func TestPlainBytes(t *testing.T) {
 
 	// And the same server through the dialer of nodes.
 	f := newFolder(t).write(t, issue(t, ca, Node, "b"), ca).load(t, "b")
-	conn, err := f.DialTLS(new(net.Dialer).DialContext, "http/1.1")(t.Context(), "tcp", l.Addr().String())
-	require.NoError(t, err)
-	require.Equal(t, "http/1.1", conn.(*tls.Conn).ConnectionState().NegotiatedProtocol)
-	require.NoError(t, conn.Close())
+	dial := func(node string) (net.Conn, error) {
+		meant := func(string) string { return node }
+		return f.DialNode(new(net.Dialer).DialContext, meant, "http/1.1")(t.Context(), "tcp", l.Addr().String())
+	}
+	for _, node := range []string{"a", ""} {
+		conn, err := dial(node)
+		require.NoError(t, err)
+		require.Equal(t, "http/1.1", conn.(*tls.Conn).ConnectionState().NegotiatedProtocol)
+		require.NoError(t, conn.Close())
+	}
+	_, err = dial("c")
+	require.ErrorContains(t, err, "node c was expected there")
 }
 
 // A certificate is replaced while a connection stands, and bad files change
@@ -263,9 +271,12 @@ func TestReload(t *testing.T) {
 	require.Error(t, s.Reload())
 	require.Equal(t, first, serial())
 
+	s.Refresh()
+	require.Equal(t, first, serial())
+
 	// Good ones, with a new authority beside the old one.
 	f.write(t, issue(t, ca, Node, "a"), ca, newCA(t, "govnode"))
-	require.NoError(t, s.Reload())
+	s.Refresh()
 	require.NotEqual(t, first, serial())
 	go func() { _, _ = io.WriteString(peer, "on") }()
 	text := make([]byte, 2)
