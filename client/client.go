@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,11 @@ type Config struct {
 	// Addresses of one or more nodes, host:port or a URL. The others of the
 	// cluster are learned from them. Must be set.
 	Addresses []string
+	// TLS says by whom nodes are known that are reached by https, and which
+	// certificate they are shown; LoadTLS makes one. With it an address without a
+	// scheme is https. Without it, https trusts the authorities of this system. It
+	// cannot be given beside HTTPClient, which has its own.
+	TLS *tls.Config
 	// Namespace that everything is in. "default" if empty.
 	Namespace string
 	// Name under which the service remembers what this process asks for, and
@@ -119,6 +125,9 @@ func (c *Config) validate() error {
 	if c.Timeout < 0 || c.AttemptTimeout < 0 {
 		return errors.New("client: Timeout, AttemptTimeout: must not be negative")
 	}
+	if c.TLS != nil && c.HTTPClient != nil {
+		return errors.New("client: TLS: is not used with HTTPClient: leave one of them out, and give the client its own")
+	}
 	if c.Budget.Ratio < 0 || c.Budget.Burst < 0 || c.Budget.PerSecond < 0 {
 		return errors.New("client: Budget: Ratio, Burst and PerSecond must not be negative")
 	}
@@ -135,7 +144,7 @@ func setDefaults(c *Config) {
 	orElse(&c.Logger, slog.Default())
 	c.streams = c.HTTPClient
 	if c.HTTPClient == nil {
-		c.HTTPClient, c.streams = newHTTPClient(), newStreamHTTPClient()
+		c.HTTPClient, c.streams = newHTTPClient(c.TLS), newStreamHTTPClient(c.TLS)
 	}
 	if c.wire == nil {
 		c.wire = wire.Fast{}
@@ -164,7 +173,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interva
 
 // newHTTPClient returns a client that keeps as many connections as there are
 // requests at once, since each takes one of its own.
-func newHTTPClient() *http.Client {
+func newHTTPClient(secure *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Client{Transport: &http.Transport{
@@ -173,6 +182,7 @@ func newHTTPClient() *http.Client {
 		MaxIdleConnsPerHost: 1024,
 		IdleConnTimeout:     30 * time.Second, // less than the nodes keep them
 		TLSHandshakeTimeout: dialTimeout * 2,
+		TLSClientConfig:     secure.Clone(), // each transport writes its protocols into its own
 		Protocols:           protocols,
 	}}
 }
@@ -192,7 +202,7 @@ func New(cfg Config) (*Client, error) {
 			return next(ctx, req)
 		}
 	})
-	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(namespace))
+	c.routes = newRoutes(cfg.urls(), cfg.HTTPClient, cfg.Now, connect.WithInterceptors(namespace))
 	if !cfg.DisableExchange {
 		c.routes.wrapAll((&exchanges{c: c}).wrap)
 	}

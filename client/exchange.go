@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -39,7 +40,7 @@ var errUnary = errors.New("client: no stream")
 
 // newStreamHTTPClient returns a client that speaks HTTP/2 alone, without TLS
 // too. A connection whose other end is gone is noticed by its pings.
-func newStreamHTTPClient() *http.Client {
+func newStreamHTTPClient(secure *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -48,6 +49,7 @@ func newStreamHTTPClient() *http.Client {
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}).DialContext,
 		IdleConnTimeout:     30 * time.Second,
 		TLSHandshakeTimeout: dialTimeout * 2,
+		TLSClientConfig:     secure.Clone(),
 		DisableCompression:  true,
 		Protocols:           protocols,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: streamPing, PingTimeout: streamPing, MaxReadFrameSize: streamFrame},
