@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,9 @@ type Config struct {
 	JournalRecords, JournalBytes int
 	// Peers is how the API of other nodes is reached. Nil makes a client.
 	Peers *http.Client
+	// PeerTLS opens connections to the API of other nodes where that is served
+	// over TLS. Nil where it is not.
+	PeerTLS func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Reflection lets gRPC clients ask for the schema of the API.
 	Reflection bool
@@ -123,7 +127,7 @@ func (c *Config) validate() error {
 	}
 	c.AuditTimeout = cmp.Or(c.AuditTimeout, 2*time.Second)
 	if c.Peers == nil {
-		c.Peers = record.NewPeerClient()
+		c.Peers = record.NewPeerClient(c.PeerTLS)
 	}
 	if c.RequestTimeout < 0 {
 		return errors.New("server: Config.RequestTimeout is negative")
@@ -201,7 +205,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.teller = &record.Teller{
 		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
-		Cluster: cfg.Cluster, Client: cfg.Peers, Cut: m.cut, Drained: s.drained,
+		Cluster: cfg.Cluster, Client: cfg.Peers, Secure: cfg.PeerTLS != nil, Cut: m.cut, Drained: s.drained,
 	}
 	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
 		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
