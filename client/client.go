@@ -53,6 +53,11 @@ type Config struct {
 	// Addresses of one or more nodes, host:port or a URL. The others of the
 	// cluster are learned from them. Must be set.
 	Addresses []string
+	// TLS says by whom nodes are known that are reached by https, and which
+	// certificate they are shown; LoadTLS makes one. With it an address without a
+	// scheme is https. Without it, https trusts the authorities of this system. It
+	// cannot be given beside HTTPClient, which has its own.
+	TLS *tls.Config
 	// Namespace that everything is in. If empty that of Token, else "default".
 	Namespace string
 	// Token by which the service knows the caller, where it asks: gn_ and so on, or
@@ -62,10 +67,6 @@ type Config struct {
 	// expires. It is asked for each request that is no part of a stream, so it should
 	// keep what it has.
 	TokenSource func() (string, error)
-	// TLS says which certificates are trusted, and what to show of the client's own,
-	// for addresses with https. Those of this system if nil. It is not looked at
-	// beside HTTPClient.
-	TLS *tls.Config
 	// Name under which the service remembers what this process asks for, and
 	// shows what it holds. Drawn once per process if empty; it must not be
 	// that of another process.
@@ -120,9 +121,6 @@ func (c *Config) validate() error {
 	if c.Namespace == "" && c.TokenSource == nil {
 		c.Namespace = defaultNamespace
 	}
-	if c.TLS != nil && c.HTTPClient != nil {
-		return errors.New("client: TLS: stands beside HTTPClient, which has its own; give one of the two")
-	}
 	if err := ids.Check("Namespace", c.Namespace); err != nil {
 		return err
 	}
@@ -137,6 +135,9 @@ func (c *Config) validate() error {
 	}
 	if c.Timeout < 0 || c.AttemptTimeout < 0 {
 		return errors.New("client: Timeout, AttemptTimeout: must not be negative")
+	}
+	if c.TLS != nil && c.HTTPClient != nil {
+		return errors.New("client: TLS: is not used with HTTPClient: leave one of them out, and give the client its own")
 	}
 	if c.Budget.Ratio < 0 || c.Budget.Burst < 0 || c.Budget.PerSecond < 0 {
 		return errors.New("client: Budget: Ratio, Burst and PerSecond must not be negative")
@@ -183,7 +184,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interva
 
 // newHTTPClient returns a client that keeps as many connections as there are
 // requests at once, since each takes one of its own.
-func newHTTPClient(trust *tls.Config) *http.Client {
+func newHTTPClient(secure *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Client{Transport: &http.Transport{
@@ -192,7 +193,7 @@ func newHTTPClient(trust *tls.Config) *http.Client {
 		MaxIdleConnsPerHost: 1024,
 		IdleConnTimeout:     30 * time.Second, // less than the nodes keep them
 		TLSHandshakeTimeout: dialTimeout * 2,
-		TLSClientConfig:     trust.Clone(),
+		TLSClientConfig:     secure.Clone(), // each transport writes its protocols into its own
 		Protocols:           protocols,
 	}}
 }
@@ -218,7 +219,7 @@ func New(cfg Config) (*Client, error) {
 			return next(ctx, req)
 		}
 	})
-	c.routes = newRoutes(cfg.Addresses, cfg.HTTPClient, cfg.Now, connect.WithInterceptors(shown))
+	c.routes = newRoutes(cfg.urls(), cfg.HTTPClient, cfg.Now, connect.WithInterceptors(shown))
 	if !cfg.DisableExchange {
 		c.routes.wrapAll((&exchanges{c: c}).wrap)
 	}

@@ -26,6 +26,10 @@ func TestConfig(t *testing.T) {
 		{"no address", func(c *client.Config) { c.Addresses = nil }, "Addresses: empty"},
 		{"no port", func(c *client.Config) { c.Addresses = []string{"a:1", "b"} }, "Addresses[1]"},
 		{"another scheme", func(c *client.Config) { c.Addresses = []string{"ftp://a:1"} }, "Addresses[0]"},
+		{"TLS", func(c *client.Config) { c.TLS = &tls.Config{MinVersion: tls.VersionTLS13} }, ""},
+		{"TLS for another's client", func(c *client.Config) {
+			c.TLS, c.HTTPClient = &tls.Config{MinVersion: tls.VersionTLS13}, http.DefaultClient
+		}, "TLS: is not used with HTTPClient"},
 		{"a query", func(c *client.Config) { c.Addresses = []string{"http://a:1?x"} }, "Addresses[0]"},
 		{"a space", func(c *client.Config) { c.Addresses = []string{"a b:1"} }, "Addresses[0]"},
 		{"name too long", func(c *client.Config) { c.Name = strings.Repeat("n", 129) }, "Name: 129 bytes"},
@@ -41,7 +45,6 @@ func TestConfig(t *testing.T) {
 		{"two tokens", func(c *client.Config) {
 			c.Token, c.TokenSource = "x", func() (string, error) { return "y", nil }
 		}, "TokenSource"},
-		{"TLS beside a client", func(c *client.Config) { c.TLS, c.HTTPClient = &tls.Config{}, http.DefaultClient }, "TLS"},
 		{"timeout", func(c *client.Config) { c.Timeout = -1 }, "Timeout"},
 		{"budget", func(c *client.Config) { c.Budget.Burst = -1 }, "Budget"},
 	}

@@ -11,6 +11,11 @@
 //	call, err := session.Begin(ctx, client.Call{Tool: "search"})
 //	defer call.End(ctx, client.Succeeded)
 //
+// Where the nodes have TLS, Config.TLS says by whom they are known:
+//
+//	secure, err := client.LoadTLS("ca.crt", "client-laptop.crt", "client-laptop.key")
+//	c, err := client.New(client.Config{Addresses: []string{"a.example.com:7070"}, TLS: secure})
+//
 // # Answers and their absence
 //
 // A refusal is a *Refused: it says what refused and why, and when to come

@@ -40,7 +40,7 @@ var errUnary = errors.New("client: no stream")
 
 // newStreamHTTPClient returns a client that speaks HTTP/2 alone, without TLS
 // too. A connection whose other end is gone is noticed by its pings.
-func newStreamHTTPClient(trust *tls.Config) *http.Client {
+func newStreamHTTPClient(secure *tls.Config) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -49,8 +49,8 @@ func newStreamHTTPClient(trust *tls.Config) *http.Client {
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}).DialContext,
 		IdleConnTimeout:     30 * time.Second,
 		TLSHandshakeTimeout: dialTimeout * 2,
+		TLSClientConfig:     secure.Clone(),
 		DisableCompression:  true,
-		TLSClientConfig:     trust.Clone(),
 		Protocols:           protocols,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: streamPing, PingTimeout: streamPing, MaxReadFrameSize: streamFrame},
 	}}

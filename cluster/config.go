@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/session"
 )
 
@@ -122,6 +123,9 @@ type Config struct {
 	Clocks func() (monotonic, wall time.Duration)
 	// Dial opens connections to other nodes. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// TLS secures all connections between nodes: whoever is at the other end has to
+	// show the certificate of a node of this cluster. Nil leaves them as they are.
+	TLS *pki.Source
 	// OpenDisk opens what keeps the log, the values beside it and the snapshots,
 	// of one process at a time. Default: package durable, in Dir, which else has
 	// only what a restore needs while it is under way.
@@ -208,6 +212,8 @@ func (c *Config) validate() error {
 	switch {
 	case !nodeName.MatchString(c.ID):
 		return fmt.Errorf("cluster: ID: %q is no node name; use 1 to 64 letters, digits, '.', '_' or '-'", c.ID)
+	case c.TLS != nil && !c.TLS.HasCA():
+		return errors.New("cluster: TLS: has no authorities to know other nodes by; name their file")
 	case c.Dir == "":
 		return errors.New("cluster: Dir: must name the directory of the node's data")
 	case c.Listener == nil && c.BindAddr == "":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"connectrpc.com/connect"
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/cluster/transport"
@@ -151,6 +152,38 @@ func (n *Node) nameAt(a string) string {
 		}
 	}
 	return ""
+}
+
+// meant returns the member that has to be at an address; "" if any node may be. A
+// node that is on its way in, or that was removed, may know addresses from before,
+// and must find its way in all the same.
+func (n *Node) meant(a string) string {
+	if n.joining.Load() || n.expelled.Load() {
+		return ""
+	}
+	return n.nameAt(a)
+}
+
+// strange reports whether a node is known to be no member: this one hears from a
+// leader, and with that of every change of members. It may be a moment behind, and
+// then who was just admitted has to come again.
+func (n *Node) strange(node string) bool {
+	if !n.started.Load() {
+		return false
+	}
+	if leader, _ := n.raft.LeaderWithID(); leader == "" || len(n.servers()) == 0 {
+		return false
+	}
+	_, known := n.member(node)
+	return !known
+}
+
+// speaksFor refuses what a node says for another one, where certificates tell.
+func speaksFor(ctx context.Context, node string) error {
+	if who := transport.Caller(ctx); who != "" && who != node {
+		return transport.Refusal(connect.CodePermissionDenied, fmt.Errorf("the certificate is that of node %s, and it speaks for node %q", who, node))
+	}
+	return nil
 }
 
 // last returns the index of the last entry that the folder has or has a snapshot

@@ -104,6 +104,22 @@ func (m *members) of(node string) (said, bool) {
 	return s, ok
 }
 
+// nodeAt returns who has told that its API is at an address; "" if nobody has.
+func (m *members) nodeAt(api string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for node, s := range m.said {
+		if s.api == api {
+			return node
+		}
+	}
+	return ""
+}
+
+// NodeAt returns the name of the other member whose API is at an address; "" if
+// this node has not heard of one.
+func (n *Node) NodeAt(apiAddress string) string { return n.members.nodeAt(apiAddress) }
+
 // turned returns who went silent since it was asked last, and who came back.
 func (m *members) turned() (went, came []string) {
 	m.mu.Lock()

@@ -136,6 +136,7 @@ func (n *Node) open() (err error) {
 	n.port = transport.Listen(l, transport.Config{
 		Node: n.cfg.ID, Address: n.cfg.Address, Dial: n.cfg.Dial, Logger: n.cfg.Logger,
 		Cluster: n.clusterID, NameAt: n.nameAt, Shuns: n.roll.shuns, Foreign: n.foreign,
+		TLS: n.cfg.TLS, Meant: n.meant, Strange: n.strange,
 	})
 	n.peers = transport.NewPeers(n.port)
 	n.members = newMembers(n.cfg.ID, n.cfg.version, silentFor*n.cfg.HelloInterval)

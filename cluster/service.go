@@ -111,7 +111,10 @@ func (s *service) Term(context.Context, *nodev1.TermRequest) (*nodev1.TermRespon
 }
 
 // CompareState implements nodev1connect.NodeServiceHandler.
-func (s *service) CompareState(_ context.Context, r *nodev1.CompareStateRequest) (*nodev1.CompareStateResponse, error) {
+func (s *service) CompareState(ctx context.Context, r *nodev1.CompareStateRequest) (*nodev1.CompareStateResponse, error) {
+	if err := speaksFor(ctx, r.GetNode()); err != nil {
+		return nil, err
+	}
 	if d := session.Digest(r.GetDigest()); len(r.GetDigest()) == len(d) {
 		s.n.states.note(r.GetIndex(), r.GetNode(), d)
 	}
@@ -125,6 +128,11 @@ func (s *service) CompareState(_ context.Context, r *nodev1.CompareStateRequest)
 // Hello implements nodev1connect.NodeServiceHandler.
 func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
 	n := s.n
+	if id := asked.GetSelf(); id != nil {
+		if err := speaksFor(ctx, id.GetNode()); err != nil {
+			return nil, err
+		}
+	}
 	r := &nodev1.HelloResponse{
 		Cluster: n.clusterID(), Node: n.cfg.ID, Address: n.cfg.Address, ApiAddress: n.cfg.APIAddress, Version: n.cfg.version,
 	}
@@ -146,6 +154,9 @@ func (s *service) Hello(ctx context.Context, asked *nodev1.HelloRequest) (*nodev
 
 // Join implements nodev1connect.NodeServiceHandler.
 func (s *service) Join(ctx context.Context, r *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+	if err := speaksFor(ctx, r.GetNode()); err != nil {
+		return nil, err
+	}
 	if _, err := s.lead(); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 )
 
@@ -35,35 +36,43 @@ const (
 
 // Peers opens and keeps the HTTP connections to other nodes.
 type Peers struct {
+	scheme string
 	client *http.Client
 
 	mu    sync.Mutex
 	known map[string]nodev1connect.NodeServiceClient
 }
 
-func plainHTTP2() *http.Protocols {
-	p := new(http.Protocols)
-	p.SetUnencryptedHTTP2(true)
-	return p
+// http2 is HTTP/2 alone, over TLS where the port has it.
+func (p *Port) http2() *http.Protocols {
+	only := new(http.Protocols)
+	only.SetUnencryptedHTTP2(p.secure == nil)
+	only.SetHTTP2(p.secure != nil)
+	return only
 }
 
 // NewPeers returns those that a node reaches through its port.
 func NewPeers(p *Port) *Peers {
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, DialTimeout)
+		defer cancel()
+		conn, err := p.open(ctx, address, httpProtocol)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnreached, err)
+		}
+		return conn, nil
+	}
 	t := &http.Transport{
-		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, DialTimeout)
-			defer cancel()
-			conn, err := p.open(ctx, address)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrUnreached, err)
-			}
-			return conn, nil
-		},
-		Protocols:          plainHTTP2(),
+		DialContext: dial, DialTLSContext: dial,
+		Protocols:          p.http2(),
 		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWait},
 		DisableCompression: true,
 	}
-	return &Peers{client: &http.Client{Transport: clusterTransport{t, p.cfg.Cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
+	scheme := "http://"
+	if p.secure != nil {
+		scheme = "https://"
+	}
+	return &Peers{scheme: scheme, client: &http.Client{Transport: clusterTransport{t, p.cfg.Cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
 }
 
 // clusterTransport names the cluster in every request.
@@ -89,7 +98,7 @@ func (p *Peers) At(address string) nodev1connect.NodeServiceClient {
 		if len(p.known) >= 64 { // addresses that nodes had in the past
 			clear(p.known)
 		}
-		c = nodev1connect.NewNodeServiceClient(p.client, "http://"+address, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
+		c = nodev1connect.NewNodeServiceClient(p.client, p.scheme+address, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
 			// Batches are small and the network is near: packing them costs
 			// more time than it saves.
 			connect.WithAcceptCompression("gzip", nil, nil))
@@ -110,8 +119,8 @@ func NewServer(svc nodev1connect.NodeServiceHandler, p *Port, started func() boo
 	mux := http.NewServeMux()
 	mux.Handle(path, onlyCluster(onlyStarted(h, started), p.cfg.Cluster))
 	return &http.Server{
-		Handler:   mux,
-		Protocols: plainHTTP2(),
+		Handler:   withCaller(mux),
+		Protocols: p.http2(),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 256, SendPingTimeout: pingAfter, PingTimeout: pingWait,
 			MaxReceiveBufferPerStream: streamRoom, MaxReceiveBufferPerConnection: connectionRoom,
@@ -120,6 +129,27 @@ func NewServer(svc nodev1connect.NodeServiceHandler, p *Port, started func() boo
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelDebug),
 	}
+}
+
+// callerKey is where the name of the node that asks stands in a context.
+type callerKey struct{}
+
+// withCaller notes who asks, as the certificate of the connection has it.
+func withCaller(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+			who, _ := pki.IdentityOf(r.TLS.PeerCertificates[0]) // the handshake has seen to it that it is one
+			r = r.WithContext(context.WithValue(r.Context(), callerKey{}, who.Name))
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Caller returns the name of the node that asks, as its certificate proves it; ""
+// without TLS, where nothing does.
+func Caller(ctx context.Context) string {
+	name, _ := ctx.Value(callerKey{}).(string)
+	return name
 }
 
 // onlyStarted lets a node that is on its way in say who it is, and no more.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"example.com/govnode/internal/pki"
 )
 
 // The one port of a node, which Raft and HTTP share.
@@ -32,6 +35,10 @@ const (
 	// one for. One of HTTP/2 begins with the 'P' of its preface.
 	raftByte = 'R'
 	httpByte = 'P'
+
+	// With TLS the handshake names the protocol, and the first byte is left out.
+	raftProtocol = "govnode-raft"
+	httpProtocol = "h2"
 )
 
 var errPortClosed = errors.New("cluster: port is closed")
@@ -42,6 +49,7 @@ var errPortClosed = errors.New("cluster: port is closed")
 type Port struct {
 	cfg      Config
 	listener net.Listener
+	secure   *tls.Config // of connections that others open; nil without TLS
 
 	raft, http chan net.Conn
 	closed     chan struct{}
@@ -54,6 +62,8 @@ type Port struct {
 	conns     map[net.Conn]bool // that are open; true where others opened them
 	taken     int               // by others
 	undecided []net.Conn        // that have not said what they are, the oldest first
+
+	complaints complaints
 }
 
 // A Config says whose a port is, and who belongs to its node.
@@ -69,6 +79,17 @@ type Config struct {
 	// Foreign is told of members of another cluster that take this node for
 	// theirs. It may be nil.
 	Foreign func(cluster string)
+
+	// TLS secures every connection, both ways; nil leaves them as they are. The
+	// other end is then a node of the cluster of certificates, whoever it says to
+	// be.
+	TLS *pki.Source
+	// Meant is the member that has to be at an address, "" if any node may be. It
+	// is asked with TLS alone, and may be nil.
+	Meant func(address string) string
+	// Strange says whether a node is known to be no member. It is asked with TLS
+	// alone, where names are proven, and may be nil.
+	Strange func(node string) bool
 }
 
 // An address is host:port as others reach it.
@@ -84,6 +105,9 @@ func Listen(l net.Listener, cfg Config) *Port {
 		raft: make(chan net.Conn), http: make(chan net.Conn),
 		closed: make(chan struct{}), belongs: make(chan struct{}),
 		conns: make(map[net.Conn]bool),
+	}
+	if cfg.TLS != nil {
+		p.secure = cfg.TLS.PeerServerConfig(raftProtocol, httpProtocol)
 	}
 	if p.cfg.Cluster() != "" {
 		p.Admitted()
@@ -173,6 +197,9 @@ func (p *Port) decide(conn net.Conn) {
 
 // kind reads what a connection is, and returns where it goes.
 func (p *Port) kind(conn net.Conn) (chan net.Conn, net.Conn, error) {
+	if p.secure != nil {
+		return p.secured(conn)
+	}
 	first, id, err := p.prologue(conn)
 	p.spoke(conn)
 	to := p.http
@@ -207,11 +234,17 @@ func (p *Port) prologue(conn net.Conn) (first byte, id string, err error) {
 		if _, err := io.ReadFull(conn, b[1:]); err != nil {
 			return 0, "", err
 		}
-		name := make([]byte, b[1])
-		_, err := io.ReadFull(conn, name)
-		return raftByte, string(name), err
+		name, err := readName(conn, b[1])
+		return raftByte, name, err
 	}
 	return 0, "", fmt.Errorf("unknown protocol %#x", b[0])
+}
+
+// readName reads what a connection of Raft's begins with, behind its length.
+func readName(conn net.Conn, length byte) (string, error) {
+	name := make([]byte, length)
+	_, err := io.ReadFull(conn, name)
+	return string(name), err
 }
 
 // sameCluster returns nil if the node at the other end is a member of this one's
@@ -296,14 +329,17 @@ func (p *Port) untrack(t *tracked) {
 	delete(p.conns, t)
 }
 
-// open opens a connection to another node.
-func (p *Port) open(ctx context.Context, address string) (net.Conn, error) {
+// open opens a connection to another node. The protocol is named with TLS alone.
+func (p *Port) open(ctx context.Context, address, protocol string) (net.Conn, error) {
 	conn, err := p.cfg.Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	if conn = p.track(conn, false); conn == nil {
 		return nil, errPortClosed
+	}
+	if p.secure != nil {
+		return p.secureTo(ctx, conn, address, protocol)
 	}
 	return conn, nil
 }
@@ -361,12 +397,16 @@ func (h half) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, erro
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(timeout, DialTimeout))
 	defer cancel()
-	conn, err := h.open(ctx, string(to))
+	conn, err := h.open(ctx, string(to), raftProtocol)
 	if err != nil {
 		return nil, err
 	}
 	who := h.cfg.Cluster() + " " + h.cfg.Node + " " + member
-	if _, err := conn.Write(append([]byte{raftByte, byte(len(who))}, who...)); err != nil {
+	first := []byte{raftByte, byte(len(who))}
+	if h.secure != nil {
+		first = first[1:] // the handshake has said that it is Raft's
+	}
+	if _, err := conn.Write(append(first, who...)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil

@@ -60,6 +60,11 @@ func TestCompletion(t *testing.T) {
 		"bench --html ":                    {"", filesMayFollow},
 		"bench compare ":                   {"", filesMayFollow},
 		"demo --log-store ":                {"boltdb wal", nothingElse},
+		"serve --tls-client-auth ":         {"none optional require", nothingElse},
+		"serve --tls-key ":                 {"", filesMayFollow},
+		"tls ":                             {"client init node", nothingElse},
+		"tls node --out ":                  {"", foldersMayFollow},
+		"tls client --ca-dir ":             {"", foldersMayFollow},
 	} {
 		words, directive := completed(t, strings.Split(line, " ")...)
 		for i, w := range words {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/govnode/cmd/govnode/internal/bench"
+	"example.com/govnode/cmd/govnode/internal/certify"
 	"example.com/govnode/cmd/govnode/internal/complete"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/demo"
@@ -97,6 +98,7 @@ Start with:  govnode dev`,
 		operate.Cluster(),
 		operate.Snapshot(),
 		edictum.Command(),
+		certify.Command(),
 		config.Command(),
 		version.Command(),
 	)

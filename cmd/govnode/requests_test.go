@@ -124,7 +124,7 @@ func everyFlag(t *testing.T, cmd *cobra.Command, name string, said map[string]bo
 		return // it follows events
 	}
 	require.True(t, said[name], "testdata/requests.txt: %s is missing", name)
-	common := map[string]bool{"addr": true, "namespace": true, "output": true, "timeout": true, "config": true, "help": true, "socket": true, "token": true, "token-file": true}
+	common := map[string]bool{"tls-cert": true, "tls-key": true, "tls-ca": true, "addr": true, "namespace": true, "output": true, "timeout": true, "config": true, "help": true, "socket": true, "token": true, "token-file": true}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		used := said[name+" --"+f.Name]
 		if group, _, _ := strings.Cut(name, " "); group == "signal" { // all three have the same

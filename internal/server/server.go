@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"sync"
@@ -86,6 +87,9 @@ type Config struct {
 	JournalRecords, JournalBytes int
 	// Peers is how the API of other nodes is reached. Nil makes a client.
 	Peers *http.Client
+	// PeerTLS opens connections to the API of other nodes where that is served
+	// over TLS. Nil where it is not.
+	PeerTLS func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Authentication asks everybody who they are. Without it who shows nothing is
 	// let in as nobody in particular; a token that is shown is looked at all the same.
@@ -134,7 +138,7 @@ func (c *Config) validate() error {
 	}
 	c.AuditTimeout = cmp.Or(c.AuditTimeout, 2*time.Second)
 	if c.Peers == nil {
-		c.Peers = record.NewPeerClient()
+		c.Peers = record.NewPeerClient(c.PeerTLS)
 	}
 	if c.RequestTimeout < 0 {
 		return errors.New("server: Config.RequestTimeout is negative")
@@ -220,7 +224,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.teller = &record.Teller{
 		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
-		Cluster: cfg.Cluster, Client: cfg.Peers, Cut: m.cut, Drained: s.drained,
+		Cluster: cfg.Cluster, Client: cfg.Peers, Secure: cfg.PeerTLS != nil, Cut: m.cut, Drained: s.drained,
 		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Followers) },
 	}
 	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{

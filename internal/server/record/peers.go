@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -24,6 +25,7 @@ type Teller struct {
 	Journal *Journal
 	Cluster members.Cluster // nil where the store has no members
 	Client  *http.Client    // how the API of other nodes is reached
+	Secure  bool            // whether that is over TLS
 	Cut     prometheus.Counter
 	Drained <-chan struct{} // closed when the node drains
 	// Enter counts one more follower of a namespace, until what it returns is called.
@@ -35,9 +37,11 @@ const peerTimeout = 3 * time.Second
 
 // NewPeerClient is how a node reaches the API of others. There is one
 // connection for each request under way, so that a follower that reads slowly
-// holds up nobody else.
-func NewPeerClient() *http.Client {
+// holds up nobody else. Where the API is served over TLS, dialTLS opens them; else
+// it is nil.
+func NewPeerClient(dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	return &http.Client{Transport: &http.Transport{
+		DialTLSContext:      dialTLS,
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 10 * time.Second,
 	}}
 }
@@ -61,12 +65,20 @@ func (s *Teller) peers(ctx context.Context) ([]members.Peer, error) {
 	return peers, nil
 }
 
+// base is where the API of a node is.
+func (s *Teller) base(p members.Peer) string {
+	if s.Secure {
+		return "https://" + p.APIAddress
+	}
+	return "http://" + p.APIAddress
+}
+
 func (s *Teller) peerDecisions(ctx context.Context, p members.Peer) govnodev1connect.DecisionServiceClient {
-	return govnodev1connect.NewDecisionServiceClient(s.Client, "http://"+p.APIAddress, inNameOf(ctx))
+	return govnodev1connect.NewDecisionServiceClient(s.Client, s.base(p), inNameOf(ctx))
 }
 
 func (s *Teller) peerEvents(ctx context.Context, p members.Peer) govnodev1connect.EventServiceClient {
-	return govnodev1connect.NewEventServiceClient(s.Client, "http://"+p.APIAddress, inNameOf(ctx))
+	return govnodev1connect.NewEventServiceClient(s.Client, s.base(p), inNameOf(ctx))
 }
 
 // inNameOf sends requests in the namespace of a request and with what its caller has

@@ -9,6 +9,7 @@ import (
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/internal/pki"
 )
 
 // What the settings of a command may be, each by itself and together.
@@ -81,6 +82,9 @@ func (c *Config) wrong(flag, advice string) error {
 }
 
 func (c *Config) checkNode() error {
+	if err := c.checkTLS(); err != nil {
+		return err
+	}
 	if c.Backend == "redis" {
 		if err := c.checkRedis(); err != nil {
 			return err
@@ -94,6 +98,45 @@ func (c *Config) checkNode() error {
 		}
 	}
 	return c.checkListener("listen", c.Listen)
+}
+
+// checkTLS refuses what would leave a node half secured. Only serve has these
+// settings.
+func (c *Config) checkTLS() error {
+	switch {
+	case c.TLSCert != "" && c.TLSKey == "":
+		return c.wrong("tls-key", "must name the file of the key of --tls-cert")
+	case c.TLSKey != "" && c.TLSCert == "":
+		return c.wrong("tls-cert", "must name the file of the certificate of --tls-key")
+	case c.TLSCert == "" && c.TLSCA != "":
+		return c.wrong("tls-ca", "a node that asks others for certificates has to have one itself; give --tls-cert and --tls-key, or leave it out")
+	case c.TLSCert == "" && c.TLSClientAuth != "":
+		return c.wrong("tls-client-auth", "belongs to --tls-cert and --tls-key; give them, or leave it out")
+	case c.TLSCert == "":
+		return nil
+	case c.Backend == "raft" && c.TLSCA == "":
+		return c.wrong("tls-ca", "the nodes of a cluster have to know each other by their certificates; give the file of their authority, which `govnode tls init` makes, with --tls-ca")
+	}
+	if err := pki.CheckCluster(c.ClusterName); err != nil {
+		return c.wrong("cluster-name", "must be 1 to 63 small letters, digits, - or _, and dots between them")
+	}
+	switch auth := pki.ClientAuth(c.TLSClientAuth); {
+	case auth == "" && c.TLSCA == "":
+		c.TLSClientAuth = string(pki.AuthNone)
+	case auth == "":
+		c.TLSClientAuth = string(pki.AuthOptional)
+	case auth != pki.AuthNone && auth != pki.AuthOptional && auth != pki.AuthRequire:
+		return c.wrong("tls-client-auth", "must be none, optional or require")
+	case auth != pki.AuthNone && c.TLSCA == "":
+		return c.wrong("tls-client-auth", "needs --tls-ca, the authority by which clients are known")
+	}
+	return nil
+}
+
+// asks reports whether whoever connects to a listener is asked who they are, over a
+// connection that nobody else can read.
+func (c *Config) asks(flag string) bool {
+	return c.TLSCert != "" && (flag == "raft-listen" || c.Auth == AuthTokens)
 }
 
 func (c *Config) checkRedis() error {
@@ -144,8 +187,12 @@ func (c *Config) checkListener(flag, at string) error {
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		return c.wrong(flag, "the port must be a number from 0 to 65535")
 	}
-	if !c.Insecure && !address.IsLoopback(host) {
-		return c.wrong(flag, "is not a loopback address, and nobody who connects is asked who they are; listen on 127.0.0.1, or add --insecure if the network keeps strangers out")
+	if !c.Insecure && !c.asks(flag) && !address.IsLoopback(host) {
+		how := "make certificates with `govnode tls init` and `govnode tls node " + c.Node + "`, and start it with --auth tokens, --tls-cert, --tls-key and --tls-ca"
+		if flag == "raft-listen" {
+			how = "make certificates with `govnode tls init` and `govnode tls node " + c.Node + "`, and start it with --tls-cert, --tls-key and --tls-ca"
+		}
+		return c.wrong(flag, "is not a loopback address, and nobody who connects is asked who they are; "+how+". Else listen on 127.0.0.1, or add --insecure if the network keeps strangers out")
 	}
 	return nil
 }
@@ -215,8 +262,18 @@ func (c *Config) checkDev() error {
 }
 
 func (c *Config) checkClient() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return c.wrong("tls-cert", "goes with --tls-key; give both or none")
+	}
 	for _, one := range address.Split(c.Addr) {
-		if _, _, err := net.SplitHostPort(one); err != nil {
+		scheme, rest, ok := strings.Cut(one, "://")
+		if ok && scheme != "http" && scheme != "https" {
+			return c.wrong("addr", "begins with "+scheme+"://; write http:// or https://, or leave it out")
+		}
+		if !ok {
+			rest = one
+		}
+		if _, _, err := net.SplitHostPort(rest); err != nil {
 			return c.wrong("addr", "must be addresses as HOST:PORT, separated by commas, for instance 127.0.0.1:7070")
 		}
 	}

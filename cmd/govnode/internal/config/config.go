@@ -24,6 +24,12 @@ type Config struct {
 	Reflection     bool
 	EdictumKeys    string
 
+	TLSCert       string
+	TLSKey        string
+	TLSCA         string
+	TLSClientAuth string
+	ClusterName   string
+
 	StrictNamespaces []string
 
 	Node          string
@@ -132,10 +138,15 @@ var settings = []setting{
 	{"listen", "", OnServe | OnDev, "127.0.0.1:7070", "", "`address` of the API; dev gives its nodes this port and those that follow, or free ones if it is 0", func(c *Config) any { return &c.Listen }},
 	{"raft-listen", "", OnServe, "", "", "`address` between nodes; the host of --listen and its port + 10 if empty", func(c *Config) any { return &c.RaftListen }},
 	{"advertise", "", OnServe, "", "", "`host` under which others reach this node; the host of the listener if empty", func(c *Config) any { return &c.Advertise }},
-	{"insecure", "", OnServe | OnDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are", func(c *Config) any { return &c.Insecure }},
+	{"insecure", "", OnServe | OnDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are, which only certificates do", func(c *Config) any { return &c.Insecure }},
 	{"auth", "", OnServe, AuthNone, AuthNone + "|" + AuthTokens, "who is let in: none asks nobody, tokens asks everybody for a token, see govnode token create", func(c *Config) any { return &c.Auth }},
 	{"socket", "", OnServe | OnClient, "", "", "`path` of the local socket, over which the node's own user makes the first token; govnode.sock in the data folder with --auth tokens", func(c *Config) any { return &c.Socket }},
 	{"admin-listen", "", OnServe, "", "", "loopback `address` of a port for metrics and profiles; none if empty", func(c *Config) any { return &c.AdminListen }},
+	{"tls-cert", "", OnServe | OnClient, "", "", "`file` of the certificate in PEM that a node, or a client command, shows; a node with one speaks TLS 1.3 alone, and reads the files again when they change", func(c *Config) any { return &c.TLSCert }},
+	{"tls-key", "", OnServe | OnClient, "", "", "`file` of the key in PEM of that certificate, which only its owner may read", func(c *Config) any { return &c.TLSKey }},
+	{"tls-ca", "", OnServe | OnClient, "", "", "`file` of the certificates in PEM of those who may vouch for others, the ca.crt of govnode tls init; a node with one asks other nodes for certificates, a client command without one trusts those of this system", func(c *Config) any { return &c.TLSCA }},
+	{"tls-client-auth", "", OnServe, "", "", "whether users of the API show certificates, none|optional|require; optional with --tls-ca and none without if empty", func(c *Config) any { return &c.TLSClientAuth }},
+	{"cluster-name", "", OnServe, "govnode", "", "`name` of the cluster of certificates, as govnode tls init was given it; certificates of another one are refused", func(c *Config) any { return &c.ClusterName }},
 	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", OnServe | OnDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
 	{"reflection", "", OnServe, "false", "", "let gRPC clients, such as grpcurl, ask for the schema of the API; dev does", func(c *Config) any { return &c.Reflection }},
@@ -187,7 +198,7 @@ var settings = []setting{
 	{"restart", "", OnDev, "true", "", "start a node that died again after 2 s", func(c *Config) any { return &c.Restart }},
 	{"verbose", "v", OnDev, "false", "", "print what the nodes log, too", func(c *Config) any { return &c.Verbose }},
 
-	{"addr", "", OnClient, "127.0.0.1:7070", "", "`addresses` of nodes, separated by commas, asked in this order", func(c *Config) any { return &c.Addr }},
+	{"addr", "", OnClient, "127.0.0.1:7070", "", "`addresses` of nodes, separated by commas, asked in this order; HOST:PORT is https where --tls-ca or --tls-cert is given, else http, and https://HOST:PORT says it", func(c *Config) any { return &c.Addr }},
 	{"token", "", OnClient, "", "", "`text` of the token to show; whoever sees the flags of processes sees it, so better set it in the environment, or use govnode login", func(c *Config) any { return &c.Token }},
 	{"token-file", "", OnClient, "", "", "`file` with the token to show", func(c *Config) any { return &c.TokenFile }},
 	{"namespace", "", OnClient, "default", "", "`name` of the namespace to work in", func(c *Config) any { return &c.Namespace }},

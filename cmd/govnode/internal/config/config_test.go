@@ -194,3 +194,60 @@ func TestRedisSettingsBelongTogether(t *testing.T) {
 		}
 	}
 }
+
+// A node is secured altogether or not at all, and listens to strangers only where
+// they have to show who they are.
+func TestTLSSettingsBelongTogether(t *testing.T) {
+	const with = "--data=d --tls-cert=c --tls-key=k "
+	for args, wrong := range map[string]string{
+		"--data=d --tls-cert=c":                                            "tls-key: ",
+		"--data=d --tls-key=k":                                             "tls-cert: ",
+		"--data=d --tls-ca=a":                                              "tls-ca: ",
+		"--data=d --tls-client-auth=none":                                  "tls-client-auth: ",
+		with:                                                               "know each other by their certificates",
+		with + "--tls-ca=a":                                                "",
+		with + "--tls-ca=a --tls-client-auth=some":                         "must be none, optional or require",
+		with + "--tls-ca=a --cluster-name=Prod":                            "cluster-name: ",
+		with + "--backend=memory":                                          "",
+		with + "--backend=memory --tls-client-auth=require":                "needs --tls-ca",
+		with + "--tls-ca=a --listen=192.0.2.1:1":                           "nobody who connects is asked who they are; make certificates",
+		with + "--tls-ca=a --listen=192.0.2.1:1 --insecure":                "",
+		with + "--tls-ca=a --raft-listen=192.0.2.1:1":                      "",
+		"--data=d --raft-listen=192.0.2.1:1":                               "nobody who connects is asked",
+		with + "--tls-ca=a --listen=192.0.2.1:1 --tls-client-auth=require": "--auth tokens",
+		with + "--tls-ca=a --listen=192.0.2.1:1 --auth=tokens":             "",
+	} {
+		c, err := loadConfig(t, OnServe, nil, strings.Fields(args)...)
+		require.NoError(t, err)
+		if err = c.Check(OnServe); wrong == "" {
+			require.NoError(t, err, args)
+		} else {
+			require.ErrorContains(t, err, wrong, args)
+		}
+	}
+	for args, want := range map[string]string{with + "--tls-ca=a": "optional", with + "--backend=memory": "none", "--data=d": ""} {
+		c, err := loadConfig(t, OnServe, nil, strings.Fields(args)...)
+		require.NoError(t, err)
+		require.NoError(t, c.Check(OnServe))
+		require.Equal(t, want, c.TLSClientAuth)
+	}
+}
+
+// Addresses may say how they are reached.
+func TestAddresses(t *testing.T) {
+	for args, wrong := range map[string]string{
+		"--addr=https://h:1,http://h:2,h:3": "",
+		"--addr=ftp://h:1":                  "begins with ftp://",
+		"--addr=https://h":                  "must be addresses as HOST:PORT",
+		"--tls-cert=c":                      "goes with --tls-key",
+		"--tls-ca=a":                        "",
+	} {
+		c, err := loadConfig(t, OnClient, nil, strings.Fields(args)...)
+		require.NoError(t, err)
+		if err = c.Check(OnClient); wrong == "" {
+			require.NoError(t, err, args)
+		} else {
+			require.ErrorContains(t, err, wrong, args)
+		}
+	}
+}

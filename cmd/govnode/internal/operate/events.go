@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/process"
 	"example.com/govnode/cmd/govnode/internal/remote"
@@ -86,10 +85,13 @@ var (
 
 // run follows the first node that takes the request, until ctx ends.
 func (f *following) run(ctx context.Context) error {
-	client := remote.NewClient(f.config)
+	client, err := remote.NewClient(f.config)
+	if err != nil {
+		return err
+	}
 	defer client.CloseIdleConnections()
 	var errs []error
-	for _, address := range address.Split(f.config.Addr) {
+	for _, address := range remote.Addresses(f.config) {
 		err := f.follow(ctx, remote.NewNode(client, address))
 		if errors.Is(err, errEnough) || ctx.Err() != nil {
 			return nil

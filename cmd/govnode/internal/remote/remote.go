@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +18,8 @@ import (
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -48,9 +52,12 @@ type Node struct {
 	Approvals govnodev1connect.ApprovalServiceClient
 }
 
-// NewNode reaches the API at an address.
+// NewNode reaches the API at an address, which is HOST:PORT or has a scheme.
 func NewNode(client *http.Client, address string) Node {
-	base := "http://" + address
+	base := address
+	if !strings.Contains(address, "://") {
+		base = "http://" + address
+	}
 	return Node{
 		govnodev1connect.NewSessionServiceClient(client, base),
 		govnodev1connect.NewSlotServiceClient(client, base),
@@ -84,10 +91,14 @@ func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context
 func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bool, send func(context.Context, Node) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	client := NewClient(c)
+	client, err := NewClient(c)
+	if err != nil {
+		var none T
+		return none, err
+	}
 	defer client.CloseIdleConnections()
 	var errs []error
-	for _, address := range addresses(c) {
+	for _, address := range Addresses(c) {
 		answer, err := send(ctx, NewNode(client, address))
 		if err == nil {
 			return answer, nil
@@ -101,16 +112,30 @@ func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bo
 	return none, errors.Join(errs...)
 }
 
-// addresses are those that are asked, one after another: the local socket has one.
-func addresses(c *config.Config) []string {
+// Addresses are the nodes that a command asks, as its settings name them: with
+// https where they say so, or say by whom nodes are known. The local socket has one.
+func Addresses(c *config.Config) []string {
 	if c.Socket != "" {
 		return []string{"localhost"}
 	}
-	return address.Split(c.Addr)
+	list := address.Split(c.Addr)
+	if c.TLSCA == "" && c.TLSCert == "" {
+		return list
+	}
+	for i, a := range list {
+		if !strings.Contains(a, "://") {
+			list[i] = "https://" + a
+		}
+	}
+	return list
 }
 
 // NewClient makes what reaches nodes in the namespace that is asked for.
-func NewClient(c *config.Config) *http.Client {
+func NewClient(c *config.Config) (*http.Client, error) {
+	certificates, err := pki.Load(pki.Options{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA})
+	if err != nil {
+		return nil, terminal.Unusable(fmt.Errorf("tls-cert, tls-key, tls-ca: %w", err))
+	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	dial := dialer.DialContext
 	if c.Socket != "" {
@@ -118,7 +143,11 @@ func NewClient(c *config.Config) *http.Client {
 			return dialer.DialContext(ctx, "unix", c.Socket)
 		}
 	}
-	return &http.Client{Transport: caller{c, &http.Transport{DialContext: dial}}}
+	return &http.Client{Transport: caller{c, &http.Transport{
+		DialContext:         dial,
+		TLSClientConfig:     certificates.ClientConfig("http/1.1"),
+		TLSHandshakeTimeout: dialTimeout,
+	}}}, nil
 }
 
 // IsAnswer reports whether another node would say the same.
@@ -163,6 +192,9 @@ func (n caller) CloseIdleConnections() {
 func Explain(address string, err error) error {
 	var dial *net.OpError
 	var refused *connect.Error
+	if secured := explainTLS(address, err); secured != nil {
+		return secured
+	}
 	switch {
 	case errors.As(err, &dial) && dial.Net == "unix":
 		return fmt.Errorf("no node listens on the socket %s: %w: it is in the data folder of a node that runs with --auth tokens, and open to its own user", dial.Addr, dial.Err)
@@ -172,6 +204,10 @@ func Explain(address string, err error) error {
 		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
 		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
+	case errors.As(err, &refused) && !connect.IsWireError(err) && strings.HasPrefix(address, "https://"):
+		// Who is refused for his certificate has made his part of the handshake by
+		// then, and his request may meet the end of the connection before the reason.
+		return fmt.Errorf("lost %s before it answered: %w: it may want a certificate of its cluster, give one with --tls-cert and --tls-key. Else it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && !connect.IsWireError(err):
 		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && refused.Code() == connect.CodeUnauthenticated:
@@ -180,6 +216,31 @@ func Explain(address string, err error) error {
 		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}
 	return err
+}
+
+// explainTLS is Explain for what certificates and the lack of them lead to, nil if
+// it is something else.
+func explainTLS(address string, err error) error {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var bad *tls.CertificateVerificationError
+	var alert *net.OpError
+	bare := strings.TrimPrefix(address, "https://")
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("the certificate of %s is signed by somebody who is not trusted here: name the ca.crt of the cluster with --tls-ca", address)
+	case errors.As(err, &host):
+		return fmt.Errorf("the certificate of %s is for another host (%w): name the node as its certificate does, or make that with all its --hosts", address, host)
+	case errors.As(err, &bad):
+		return fmt.Errorf("the certificate of %s cannot be trusted: %w", address, bad.Err)
+	case errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return fmt.Errorf("%s does not speak TLS: leave --tls-ca and --tls-cert out, or write http://%s", address, bare)
+	case errors.As(err, &alert) && alert.Op == "remote error":
+		return fmt.Errorf("%s refused the connection (%w): it may want a certificate of its cluster, give one with --tls-cert and --tls-key", address, alert.Err)
+	case connect.CodeOf(err) == connect.CodeInternal && strings.Contains(err.Error(), "400 Bad Request") && !strings.HasPrefix(address, "https://"):
+		return fmt.Errorf("%s does not answer as a node without TLS does: if it has TLS, name the ca.crt of the cluster with --tls-ca (%w)", address, err)
+	}
+	return nil
 }
 
 // reasons are the machine-readable reasons in an error, such as POLICY_PINNED.

@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -44,6 +46,21 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// overTLS makes a server speak TLS alone, HTTP/1.1 and HTTP/2 over it.
+func overTLS(s *http.Server, secure *tls.Config) {
+	s.Protocols.SetUnencryptedHTTP2(false)
+	s.Protocols.SetHTTP2(true)
+	s.TLSConfig = secure
+}
+
+// serveOn serves until the server is shut down.
+func serveOn(s *http.Server, l net.Listener) error {
+	if s.TLSConfig == nil {
+		return s.Serve(l)
+	}
+	return s.ServeTLS(l, "", "") // the certificate is that of TLSConfig
 }
 
 // longBodies are the requests whose body may go on for as long as its sender

@@ -19,6 +19,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/version"
 	"example.com/govnode/internal/edictum"
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/storage"
 )
@@ -28,13 +29,14 @@ type node struct {
 	server *server.Server
 	sdks   *edictum.Handler // for SDKs of Edictum; nil without keys
 	store  storage.Store
+	member *cluster.Node               // the store, where it is that of a cluster
 	ready  func(context.Context) error // of the store; nil where a cluster says it, or nothing can be wrong
 	drain  func(context.Context) error // of the store; nil where it has nothing to hand over
 	audit  func() error
 }
 
 // openNode builds a node from the bottom up: folder, audit, order, API.
-func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Logger, stdout io.Writer) (*node, error) {
+func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net.Addr, log *slog.Logger, stdout io.Writer) (*node, error) {
 	if c.Data != "" {
 		if err := os.MkdirAll(c.Data, 0o700); err != nil {
 			return nil, fmt.Errorf("data: cannot make the folder: %w; give another one with --data", err)
@@ -47,7 +49,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Metric())
 	n := &node{audit: closeAudit}
-	members, err := n.openStore(ctx, c, api, log, registry)
+	members, err := n.openStore(ctx, c, secure, api, log, registry)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit())
 	}
@@ -59,7 +61,7 @@ func openNode(ctx context.Context, c *config.Config, api net.Addr, log *slog.Log
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		Authentication: c.Auth == config.AuthTokens, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
-		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election),
+		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election), PeerTLS: peerDialer(secure, n.member),
 	})
 	if err != nil {
 		return nil, errors.Join(err, n.store.Close(), closeAudit())

@@ -22,6 +22,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/process"
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	"example.com/govnode/cmd/govnode/internal/version"
+	"example.com/govnode/internal/pki"
 )
 
 // Command is `govnode serve`.
@@ -33,7 +34,7 @@ func Command() *cobra.Command {
 		Long: `Runs one node until SIGTERM or SIGINT, then takes no more calls, hands over those
 that wait and the leadership, and ends within 10 s. A second signal ends it at once.
 SIGHUP makes it open its audit log anew, so that it can be rotated, and read its
---edictum-keys again.
+--edictum-keys and the files of --tls-cert, --tls-key and --tls-ca again.
 
 A new cluster begins with one node started with --bootstrap; the others are started
 with --join and the Raft addresses of members. Later starts need neither.
@@ -81,13 +82,22 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		host, _ := os.Hostname()
 		c.Node = nameOf(cmp.Or(c.Advertise, host), api.Addr())
 	}
+	secure, err := openCertificates(c, log)
+	if err != nil {
+		return err
+	}
 	log.Info("starting", "node", c.Node, "backend", c.Backend, "version", version.Of().Version)
-	node, err := openNode(ctx, c, api.Addr(), log, stdout)
+	node, err := openNode(ctx, c, secure, api.Addr(), log, stdout)
 	if err != nil {
 		return err
 	}
 	log = log.With("node", c.Node)
-	if c.Insecure {
+	if secure != nil {
+		log.Info("TLS is on", "cluster-name", c.ClusterName, "client-auth", c.TLSClientAuth)
+	}
+	if c.Insecure && c.Auth == config.AuthTokens {
+		log.Warn("insecure: tokens go over the network as they are; give a certificate with --tls-cert, unless something in front of this node has one", "listen", c.Listen, "raft-listen", c.RaftListen)
+	} else if c.Insecure {
 		log.Warn("insecure: whoever can reach this node can do everything, since nobody is asked who they are", "listen", c.Listen, "raft-listen", c.RaftListen)
 	}
 	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
@@ -98,10 +108,17 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		return errors.Join(err, node.end(ctx, nil))
 	}
 	defer local.close()
-	go onHangup(ctx, hangups, func() { node.reopen(c, log) })
+	go onHangup(ctx, hangups, func() {
+		node.reopen(c, log)
+		reloadCertificates(secure, log)
+	})
 	httpServer := newHTTPServer(node.handler(), log)
+	if secure != nil {
+		overTLS(httpServer, secure.ServerConfig(pki.ClientAuth(c.TLSClientAuth)))
+		go secure.Watch(ctx, certificatesEvery)
+	}
 	failed := make(chan error, 1)
-	go func() { failed <- httpServer.Serve(api) }()
+	go func() { failed <- serveOn(httpServer, api) }()
 	select {
 	case err := <-failed:
 		return errors.Join(err, node.end(context.Background(), nil))

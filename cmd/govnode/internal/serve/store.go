@@ -13,13 +13,14 @@ import (
 	"example.com/govnode/cluster"
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/storage"
 )
 
 // openStore opens what puts commands in order. It returns the members where
 // there are some.
-func (n *node) openStore(ctx context.Context, c *config.Config, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (server.Cluster, error) {
+func (n *node) openStore(ctx context.Context, c *config.Config, secure *pki.Source, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (server.Cluster, error) {
 	switch c.Backend {
 	case "memory":
 		n.store = storage.NewMemory(nil)
@@ -32,11 +33,11 @@ func (n *node) openStore(ctx context.Context, c *config.Config, api net.Addr, lo
 		n.store, n.ready = store, store.Ready
 		return nil, nil
 	}
-	member, err := openMember(ctx, c, api, log, registry)
+	member, err := openMember(ctx, c, secure, api, log, registry)
 	if err != nil {
 		return nil, err
 	}
-	n.store, n.drain = member, member.Drain
+	n.store, n.member, n.drain = member, member, member.Drain
 	return members{member}, nil
 }
 
@@ -48,7 +49,7 @@ var errEnded = errors.New("ended before it was a member of its cluster")
 
 // openMember opens a node of a Raft cluster. Admission may take long; whoever
 // ends the process meanwhile need not wait for it.
-func openMember(ctx context.Context, c *config.Config, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (*cluster.Node, error) {
+func openMember(ctx context.Context, c *config.Config, secure *pki.Source, api net.Addr, log *slog.Logger, registry *prometheus.Registry) (*cluster.Node, error) {
 	l, err := address.Listen("raft-listen", c.RaftListen, raftConnections)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func openMember(ctx context.Context, c *config.Config, api net.Addr, log *slog.L
 			HeartbeatTimeout: c.Heartbeat, ElectionTimeout: c.Election, LeaderLeaseTimeout: c.LeaderLease,
 			DiskTimeout: c.DiskTimeout, LogStore: c.LogStore, MaxQueue: c.Queue,
 			SnapshotBytes: int64(c.SnapshotBytes), TrailingLogs: uint64(c.TrailingLogs),
-			Logger: log, Registry: registry,
+			Logger: log, Registry: registry, TLS: secure,
 		})
 		result <- opened{node, err}
 	}()
