@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/gate"
@@ -94,6 +95,8 @@ type Config struct {
 	// Authentication asks everybody who they are. Without it who shows nothing is
 	// let in as nobody in particular; a token that is shown is looked at all the same.
 	Authentication bool
+	// Identities map client certificates and JWTs to principals. Nil maps none.
+	Identities *access.Identities
 	// Loopback says that the node listens on a loopback address alone. Without
 	// Authentication a Host that names anything else is refused.
 	Loopback bool
@@ -171,6 +174,12 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// Identities map certificates and JWTs to principals.
+type Identities = access.Identities
+
+// LoadIdentities reads a file of identities.
+func LoadIdentities(file string) (*Identities, error) { return access.LoadIdentities(file) }
+
 // A Server answers the API on one node. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
@@ -212,7 +221,7 @@ func New(cfg Config) (*Server, error) {
 		store = s.leader.Before(store)
 	}
 	_, late := cfg.Store.(storage.Gatherer)
-	s.auth, err = access.New(access.Config{Store: store, Required: cfg.Authentication, Now: cfg.Now, Refused: m.refused, LateReads: late})
+	s.auth, err = access.New(access.Config{Store: store, Required: cfg.Authentication, Identities: cfg.Identities, Now: cfg.Now, Refused: m.refused, LateReads: late})
 	if err != nil {
 		return nil, err
 	}
@@ -307,11 +316,25 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", probes.Healthz)
 	mux.HandleFunc("GET /readyz", probes.Readyz)
 	mux.Handle("GET /metrics", s.auth.Only(s.shown(), v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR))
-	all := gate.NewDirectory(mux, s.cfg.Reflection)
+	all := s.certified(gate.NewDirectory(mux, s.cfg.Reflection))
 	if s.cfg.Authentication {
 		return all
 	}
 	return gate.NewNeighbours(all, s.cfg.Loopback)
+}
+
+// certified marks requests by the certificate of their connection, which TLS has held
+// to the cluster's authority.
+func (s *Server) certified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			cert := r.TLS.PeerCertificates[0]
+			if id, ok := pki.IdentityOf(cert); ok {
+				r = r.WithContext(s.auth.WithCertificate(r.Context(), id.Name, id.Role == pki.Node, cert.NotAfter))
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Local marks a connection of the local socket, whose callers are operators of the

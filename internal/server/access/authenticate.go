@@ -32,7 +32,9 @@ type Config struct {
 	// nobody's in particular and may do everything; one with credentials is held
 	// to them all the same.
 	Required bool
-	Now      func() time.Time
+	// Identities map certificates and JWTs to principals; nil where there are none.
+	Identities *Identities
+	Now        func() time.Time
 	// Refused counts who was not let in, by the reason.
 	Refused *prometheus.CounterVec
 	// LateReads says that a read of this node's own state may be older than what a
@@ -114,7 +116,9 @@ func (a *Authenticator) identify(ctx context.Context, header http.Header) (*Prin
 	shown := header.Values(AuthorizationHeader)
 	switch {
 	case len(shown) == 0:
-		if p := channelOf(ctx); p != nil {
+		if p := channelOf(ctx); p != nil && p.Namespace == "" { // another node
+			return a.ofNode(ctx, *p, header)
+		} else if p != nil {
 			return a.channel(ctx, p)
 		}
 		if a.Required {
@@ -143,7 +147,7 @@ func unknown(text string) error {
 
 // token finds the principal of a token's text.
 func (a *Authenticator) token(ctx context.Context, text string) (*Principal, error) {
-	if len(text) > maxToken {
+	if len(text) > maxJWT || len(text) > maxToken && strings.HasPrefix(text, TokenPrefix) {
 		return nil, ErrUnknown()
 	}
 	sum := sha256.Sum256([]byte(text))
@@ -159,6 +163,9 @@ func (a *Authenticator) token(ctx context.Context, text string) (*Principal, err
 			return p, nil
 		}
 	}
+	if !strings.HasPrefix(text, TokenPrefix) {
+		return a.jwt(ctx, text, sum)
+	}
 	ns, id, secret, ok := splitToken(text)
 	if !ok || ns != session.ClusterNamespace && input.NamespaceProblem(ns) != "" {
 		return nil, ErrUnknown()
@@ -168,13 +175,18 @@ func (a *Authenticator) token(ctx context.Context, text string) (*Principal, err
 	if err != nil {
 		return nil, err
 	}
+	a.keep(sum, p)
+	return p, nil
+}
+
+// keep remembers a token that was verified.
+func (a *Authenticator) keep(sum [32]byte, p *Principal) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	if len(a.known) >= maxKnown {
 		clear(a.known)
 	}
 	a.known[sum] = p
-	a.mu.Unlock()
-	return p, nil
 }
 
 // maxKnown bounds what is remembered of tokens that were verified.
@@ -365,6 +377,17 @@ func WithLocal(ctx context.Context, uid int) context.Context {
 func channelOf(ctx context.Context) *Principal {
 	p, _ := ctx.Value(channelKey{}).(*Principal)
 	return p
+}
+
+// ofNode is another node, in the namespace in which it asks.
+func (a *Authenticator) ofNode(ctx context.Context, p Principal, header http.Header) (*Principal, error) {
+	if p.Namespace = header.Get(input.NamespaceHeader); p.Namespace == "" {
+		p.Namespace = input.DefaultNamespace
+	}
+	if bad := input.NamespaceProblem(p.Namespace); bad != "" {
+		return nil, fault.Invalid(input.NamespaceHeader, "%s", bad)
+	}
+	return a.channel(ctx, &p)
 }
 
 func (a *Authenticator) channel(ctx context.Context, p *Principal) (*Principal, error) {

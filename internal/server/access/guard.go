@@ -8,7 +8,10 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-const operatorRole = int(v1.Role_ROLE_OPERATOR)
+const (
+	operatorRole = int(v1.Role_ROLE_OPERATOR)
+	auditorRole  = int(v1.Role_ROLE_AUDITOR)
+)
 
 // Those who are let in for long, by a stream or by a wait, are looked at again while
 // they are in.

@@ -13,7 +13,8 @@ import (
 // NamespaceHeader names the namespace of a request.
 const NamespaceHeader = "Govnode-Namespace"
 
-const defaultNamespace = "default"
+// DefaultNamespace is that of a request that names none.
+const DefaultNamespace = "default"
 
 // NamespaceKey is under which a context has the namespace, a string.
 type NamespaceKey struct{}
@@ -51,5 +52,5 @@ func Namespace(ctx context.Context) string {
 	if ns, ok := ctx.Value(NamespaceKey{}).(string); ok {
 		return ns
 	}
-	return defaultNamespace
+	return DefaultNamespace
 }

@@ -198,6 +198,9 @@ func (c *Config) checkListener(flag, at string) error {
 }
 
 func (c *Config) checkServe() error {
+	if c.Identities != "" && c.Auth != AuthTokens {
+		return c.wrong("identities", "belongs to --auth tokens; give that as well, or leave it out")
+	}
 	if c.Auth == AuthTokens && c.EdictumKeys != "" {
 		return c.wrong("edictum-keys", "belongs to --auth none; SDKs show tokens here: make them with govnode token create --role agent --environment NAME, and leave the file out")
 	}

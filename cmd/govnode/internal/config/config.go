@@ -15,6 +15,7 @@ type Config struct {
 	Advertise      string
 	Insecure       bool
 	Auth           string
+	Identities     string
 	Socket         string
 	AdminListen    string
 	Token          string
@@ -140,6 +141,7 @@ var settings = []setting{
 	{"advertise", "", OnServe, "", "", "`host` under which others reach this node; the host of the listener if empty", func(c *Config) any { return &c.Advertise }},
 	{"insecure", "", OnServe | OnDev, "false", "", "listen on addresses that are not loopback although nobody is asked who they are, which only certificates do", func(c *Config) any { return &c.Insecure }},
 	{"auth", "", OnServe, AuthNone, AuthNone + "|" + AuthTokens, "who is let in: none asks nobody, tokens asks everybody for a token, see govnode token create", func(c *Config) any { return &c.Auth }},
+	{"identities", "", OnServe, "", "", "YAML `file` that says who the holders of client certificates and of JWTs are, the same on all nodes", func(c *Config) any { return &c.Identities }},
 	{"socket", "", OnServe | OnClient, "", "", "`path` of the local socket, over which the node's own user makes the first token; govnode.sock in the data folder with --auth tokens", func(c *Config) any { return &c.Socket }},
 	{"admin-listen", "", OnServe, "", "", "loopback `address` of a port for metrics and profiles; none if empty", func(c *Config) any { return &c.AdminListen }},
 	{"tls-cert", "", OnServe | OnClient, "", "", "`file` of the certificate in PEM that a node, or a client command, shows; a node with one speaks TLS 1.3 alone, and reads the files again when they change", func(c *Config) any { return &c.TLSCert }},

@@ -54,12 +54,18 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		return nil, errors.Join(err, closeAudit())
 	}
 	log = log.With("node", c.Node) // the store says that by itself
+	var identities *server.Identities
+	if c.Identities != "" {
+		if identities, err = server.LoadIdentities(c.Identities); err != nil {
+			return nil, errors.Join(fmt.Errorf("identities: %w", err), n.store.Close(), closeAudit())
+		}
+	}
 	n.server, err = server.New(server.Config{
 		Store: n.store, Cluster: members, Ready: n.ready,
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
-		Authentication: c.Auth == config.AuthTokens, Loopback: loopback(c),
+		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election), PeerTLS: peerDialer(secure, n.member),
 	})
