@@ -388,8 +388,8 @@ func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error 
 			if err == nil && (done || !all) {
 				return nil
 			}
-			if err != nil {
-				last = err
+			if err != nil && (last == nil || ctx.Err() == nil) {
+				last = err // that the time is over is no reason
 			}
 		}
 		select {

@@ -101,7 +101,8 @@ func address0(p *Port) raft.ServerAddress { return raft.ServerAddress(p.cfg.Addr
 // Both protocols reach a node through its port, and the handshake tells them apart.
 func TestSecuredPort(t *testing.T) {
 	ca := newCA(t, "govnode")
-	a, _ := newSecurePort(t, "a", certified(t, ca, pki.Node, "a"), nil)
+	removed := false
+	a, _ := newSecurePort(t, "a", certified(t, ca, pki.Node, "a"), func(c *Config) { c.Strange = func(string) bool { return removed } })
 	b, _ := newSecurePort(t, "b", certified(t, ca, pki.Node, "b"), func(c *Config) {
 		c.NameAt, c.Meant = func(string) string { return "a" }, func(string) string { return "a" }
 	})
@@ -130,6 +131,14 @@ func TestSecuredPort(t *testing.T) {
 	_, err = peers.At(a.cfg.Address).Term(t.Context(), &nodev1.TermRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "b", svc.last)
+
+	// Who was removed may ask to come back, and nothing else.
+	removed = true
+	_, err = peers.At(a.cfg.Address).Term(t.Context(), &nodev1.TermRequest{})
+	require.ErrorContains(t, err, "node b is no member")
+	require.True(t, Refused(err.(*connect.Error)))
+	_, err = peers.At(a.cfg.Address).Join(t.Context(), &nodev1.JoinRequest{})
+	require.Equal(t, connect.CodeUnimplemented, connect.CodeOf(err), "it got there")
 
 	require.NoError(t, a.Close())
 	_, err = c.Read(text)
