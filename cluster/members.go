@@ -222,6 +222,7 @@ func (n *Node) greetAll() {
 	}
 	asked.Wait()
 	n.members.settle(servers)
+	n.port.DropStrangers()
 	n.notice()
 	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
 		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
