@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"connectrpc.com/connect"
@@ -164,18 +165,22 @@ func (n *Node) meant(a string) string {
 	return n.nameAt(a)
 }
 
-// strange reports whether a node is known to be no member: this one hears from a
-// leader, and with that of every change of members. It may be a moment behind, and
-// then who was just admitted has to come again.
+// strange reports whether a node is known to be no member.
 func (n *Node) strange(node string) bool {
 	if !n.started.Load() {
 		return false
 	}
-	if leader, _ := n.raft.LeaderWithID(); leader == "" || len(n.servers()) == 0 {
-		return false
-	}
-	_, known := n.member(node)
-	return !known
+	_, leader := n.raft.LeaderWithID()
+	return isStrange(node, string(leader), n.servers())
+}
+
+// isStrange is strange for who hears from a leader, "" for none, and knows some
+// members. Whoever hears from a leader hears of every change of members; it may be
+// behind, and then who was just admitted has to come again. The leader itself is
+// never strange: it may need one more connection to tell that it is a member.
+func isStrange(node, leader string, members []raft.Server) bool {
+	return leader != "" && leader != node && len(members) > 0 &&
+		!slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == node })
 }
 
 // speaksFor refuses what a node says for another one, where certificates tell.

@@ -222,6 +222,7 @@ func (n *Node) greetAll() {
 	}
 	asked.Wait()
 	n.members.settle(servers)
+	n.port.DropStrangers()
 	n.notice()
 	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
 		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
@@ -388,8 +389,8 @@ func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error 
 			if err == nil && (done || !all) {
 				return nil
 			}
-			if err != nil {
-				last = err
+			if err != nil && (last == nil || ctx.Err() == nil) {
+				last = err // that the time is over is no reason
 			}
 		}
 		select {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/internal/pki"
@@ -71,6 +72,45 @@ func TestClusterWithTLS(t *testing.T) {
 	again := c.restart(first)
 	again.waitReady(t)
 	require.EqualValues(t, 2, count(t, again, storage.Latest))
+}
+
+// A member that was down while another one joined, and became the leader, listens to
+// that one all the same, or it would never hear of it.
+func TestALeaderNobodyToldOf(t *testing.T) {
+	t.Parallel()
+	ca := newCA(t)
+	c := newCluster(t, 3, certify(t, ca))
+	late := c.follower()
+	require.NoError(t, late.Close())
+	next := c.add("next", certify(t, ca))
+	next.waitReady(t)
+	require.Eventually(t, func() bool {
+		return next.TransferLeadership(within(t, 10*time.Second), "next") == nil && next.Leader()
+	}, 20*time.Second, 10*time.Millisecond)
+	_, _, err := storage.One(within(t, 10*time.Second), next, increment("one"))
+	require.NoError(t, err)
+	late.cfg.Join = nil
+	late = c.restart(late)
+	late.waitReady(t)
+	require.EqualValues(t, 1, count(t, late, storage.Latest))
+	require.False(t, late.strange("next"))
+}
+
+func TestIsStrange(t *testing.T) {
+	known := []raft.Server{{ID: "a"}, {ID: "b"}}
+	for _, c := range []struct {
+		node, leader string
+		members      []raft.Server
+		want         bool
+	}{
+		{"x", "a", known, true},
+		{"b", "a", known, false},
+		{"x", "", known, false},  // it may have missed that x leads
+		{"x", "x", known, false}, // it has missed that x joined
+		{"x", "a", nil, false},   // it has just been admitted itself
+	} {
+		require.Equal(t, c.want, isStrange(c.node, c.leader, c.members), "%v", c)
+	}
 }
 
 // Who is not let in, and what it is told.

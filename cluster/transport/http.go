@@ -117,7 +117,7 @@ func NewServer(svc nodev1connect.NodeServiceHandler, p *Port, started func() boo
 	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
 		connect.WithCompression("gzip", nil, nil))
 	mux := http.NewServeMux()
-	mux.Handle(path, onlyCluster(onlyStarted(h, started), p.cfg.Cluster))
+	mux.Handle(path, onlyCluster(onlyMembers(onlyStarted(h, started), p.cfg.Strange), p.cfg.Cluster))
 	return &http.Server{
 		Handler:   withCaller(mux),
 		Protocols: p.http2(),
@@ -165,14 +165,32 @@ func onlyStarted(h http.Handler, started func() bool) http.Handler {
 	})
 }
 
+// onlyMembers refuses what is asked by a node that is known to be no member, where
+// certificates tell who asks. Who wants to be one may say so.
+func onlyMembers(h http.Handler, strange func(node string) bool) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if who := Caller(r.Context()); who != "" && strange != nil && !open(r) && strange(who) {
+			// Best effort: the caller may be gone.
+			_ = refuse.Write(w, r, Refusal(connect.CodePermissionDenied, fmt.Errorf("node %s is no member of this cluster", who)))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// open reports whether a request may come from who is no member yet.
+func open(r *http.Request) bool {
+	return r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
+}
+
 // onlyCluster refuses what names another cluster. Hello and Join are open where
 // one of the two has none yet.
 func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 	refuse := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		named := r.Header.Get(clusterHeader)
-		open := r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
-		if own := cluster(); named != own && !(open && (named == "" || own == "")) {
+		if own := cluster(); named != own && !(open(r) && (named == "" || own == "")) {
 			// Best effort: the caller may be gone.
 			_ = refuse.Write(w, r, Refusal(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
 			return

@@ -297,6 +297,7 @@ type tracked struct {
 	net.Conn
 	port *Port
 	once sync.Once
+	node string // that opened it for Raft, as its certificate has it; guarded by port.mu
 }
 
 func (t *tracked) Close() error {

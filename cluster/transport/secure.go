@@ -26,7 +26,7 @@ func (p *Port) secured(conn net.Conn) (chan net.Conn, net.Conn, error) {
 	}
 	to := p.http
 	if c.ConnectionState().NegotiatedProtocol == raftProtocol {
-		if err := p.isMember(c, node, who); err != nil {
+		if err := p.isMember(conn, c, node, who); err != nil {
 			return nil, conn, err
 		}
 		to = p.raft
@@ -68,17 +68,46 @@ func (p *Port) shake(conn net.Conn) (c *tls.Conn, node, who string, err error) {
 // A node that missed a change of members must listen to those whom it does not know
 // yet, or it would never hear of them. So who is no member is refused only while
 // this node hears from a leader, and with that of every change.
-func (p *Port) isMember(c net.Conn, node, who string) error {
+func (p *Port) isMember(conn net.Conn, c *tls.Conn, node, who string) error {
 	if from := opener(who); from != node {
 		return p.stranger(c, fmt.Errorf("the certificate is that of node %s, and it speaks for %q", node, from))
 	}
 	if err := p.sameCluster(c, who); err != nil {
 		return err
 	}
+	if t, ok := conn.(*tracked); ok {
+		p.mu.Lock()
+		t.node = node
+		p.mu.Unlock()
+	}
 	if p.cfg.Strange != nil && p.cfg.Strange(node) {
 		return p.stranger(c, fmt.Errorf("node %s is no member of this cluster; it has to join, or was removed", node))
 	}
 	return nil
+}
+
+// DropStrangers ends the connections of Raft's that were opened by nodes which are
+// known to be no members any more. It does nothing without TLS.
+func (p *Port) DropStrangers() {
+	if p.secure == nil || p.cfg.Strange == nil {
+		return
+	}
+	p.mu.Lock()
+	of := map[string][]*tracked{}
+	for c := range p.conns {
+		if t := c.(*tracked); t.node != "" {
+			of[t.node] = append(of[t.node], t)
+		}
+	}
+	p.mu.Unlock()
+	for node, conns := range of {
+		if !p.cfg.Strange(node) {
+			continue
+		}
+		for _, t := range conns {
+			p.refuse(t, fmt.Errorf("node %s is no member of this cluster any more", node))
+		}
+	}
 }
 
 // stranger tells of a connection that is refused for who opened it.

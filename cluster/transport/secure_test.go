@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,7 +102,8 @@ func address0(p *Port) raft.ServerAddress { return raft.ServerAddress(p.cfg.Addr
 // Both protocols reach a node through its port, and the handshake tells them apart.
 func TestSecuredPort(t *testing.T) {
 	ca := newCA(t, "govnode")
-	a, _ := newSecurePort(t, "a", certified(t, ca, pki.Node, "a"), nil)
+	var removed atomic.Bool
+	a, _ := newSecurePort(t, "a", certified(t, ca, pki.Node, "a"), func(c *Config) { c.Strange = func(string) bool { return removed.Load() } })
 	b, _ := newSecurePort(t, "b", certified(t, ca, pki.Node, "b"), func(c *Config) {
 		c.NameAt, c.Meant = func(string) string { return "a" }, func(string) string { return "a" }
 	})
@@ -131,6 +133,30 @@ func TestSecuredPort(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", svc.last)
 
+	// Who was removed may ask to come back, and nothing else.
+	removed.Store(true)
+	_, err = peers.At(a.cfg.Address).Term(t.Context(), &nodev1.TermRequest{})
+	require.ErrorContains(t, err, "node b is no member")
+	require.True(t, Refused(err.(*connect.Error)))
+	_, err = peers.At(a.cfg.Address).Join(t.Context(), &nodev1.JoinRequest{})
+	require.Equal(t, connect.CodeUnimplemented, connect.CodeOf(err), "it got there")
+
+	// What it had opened for Raft is ended.
+	removed.Store(false)
+	a.DropStrangers()
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+	_, err = c.Read(text)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a member keeps its connections")
+	removed.Store(true)
+	a.DropStrangers()
+	_, err = c.Read(text)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	removed.Store(false)
+
+	go func() { _, _ = half{b, b.raft}.Dial(address0(a), time.Second) }()
+	c, err = half{a, a.raft}.Accept()
+	require.NoError(t, err)
 	require.NoError(t, a.Close())
 	_, err = c.Read(text)
 	require.Error(t, err, "closing the port closes what it handed on")

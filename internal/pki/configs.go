@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 )
 
 // How connections are secured with what a Source holds.
@@ -189,6 +190,10 @@ func (s *Source) ClientConfig(protocols ...string) *tls.Config {
 	return c
 }
 
+// handshakeIn is how long a node may take for its part of a handshake. One that is
+// stopped still has its connections accepted by its system.
+const handshakeIn = 5 * time.Second
+
 // DialNode opens connections to nodes as PeerClientConfig has them, for
 // http.Transport.DialTLSContext. The node that has to be at an address is what
 // meant says; "" if any may be.
@@ -198,6 +203,8 @@ func (s *Source) DialNode(dial func(ctx context.Context, network, address string
 		if err != nil {
 			return nil, err
 		}
+		ctx, cancel := context.WithTimeout(ctx, handshakeIn)
+		defer cancel()
 		c := tls.Client(conn, s.PeerClientConfig(meant(address), protocols...))
 		if err := c.HandshakeContext(ctx); err != nil {
 			_ = conn.Close() // the handshake may have closed it

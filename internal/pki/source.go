@@ -268,9 +268,9 @@ func (s *Source) endLocked() {
 	switch {
 	case now.After(end) && s.told < hasEnded:
 		s.told = hasEnded
-		s.o.Logger.Error("the own certificate has ended, and others refuse it: replace the files, they are read again by themselves", "file", s.o.Cert, "ended", day(end))
+		s.o.Logger.Error("the own certificate has ended, and others refuse it: replace its files, which a node reads again by itself", "file", s.o.Cert, "ended", day(end))
 	case now.Add(warnBefore).After(end) && s.told < endsSoon:
 		s.told = endsSoon
-		s.o.Logger.Warn("the own certificate ends soon: replace the files in time, they are read again by themselves", "file", s.o.Cert, "ends", day(end))
+		s.o.Logger.Warn("the own certificate ends soon: replace its files in time, which a node reads again by itself", "file", s.o.Cert, "ends", day(end))
 	}
 }
