@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import errors, messages
 from .client import AsyncCall, AsyncClient, AsyncSession, AsyncSlot, Call, Client, Session, Slot
-from .errors import Denied, Error, LeaseLost, NoAnswer, Rejected, Unknown
+from .errors import Denied, Error, LeaseLost, NoAnswer, PermissionDenied, Rejected, Unauthenticated, Unknown
 
 __all__ = [
     "AsyncCall",
@@ -23,9 +23,11 @@ __all__ = [
     "Error",
     "LeaseLost",
     "NoAnswer",
+    "PermissionDenied",
     "Rejected",
     "Session",
     "Slot",
+    "Unauthenticated",
     "Unknown",
     "errors",
     "messages",

@@ -27,11 +27,10 @@ def releasing(body: dict[str, Any]) -> Callable[[Ask], None]:
     return lambda ask: void(settled(ask("SlotService/ReleaseSlot", body)))
 
 
-def abandoning(session_id: str, call_id: str) -> Callable[[Ask], None]:
+def abandoning(call: dict[str, Any]) -> Callable[[Ask], None]:
     """Return what gives back what a call may have been granted whose caller does not wait for the answer any more."""
 
     def abandon(ask: Ask) -> None:
-        call = {"sessionId": session_id, "callId": call_id}
         status, answer = settled(ask("CallService/CancelCall", call))
         if status == 404 or answer.get("outcome") == "OUTCOME_CANCELLED":
             return  # it never arrived, or it waited

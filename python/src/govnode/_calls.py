@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -341,6 +343,7 @@ class LazySession:
         idle_ttl: float | None,
         parent: str | None,
         attributes: Mapping[str, str] | None,
+        secret: bool | str = False,
     ) -> None:
         if session_id is None and policy is None:
             raise ValueError("govnode: session: name one that exists, or a policy for a new one")
@@ -358,6 +361,13 @@ class LazySession:
                 self._create["parentSessionId"] = parent
             if attributes:
                 self._create["attributes"] = dict(attributes)
+        if secret is True and self._create is None:
+            raise ValueError("govnode: session: secret: it is drawn for a new session; give that of this one as a text")
+        #: What calls of the session bring, for another process that makes some; empty if they need none.
+        self.secret = secrets.token_urlsafe(32) if secret is True else secret or ""
+        if self._create is not None and self.secret:
+            digest = hashlib.sha256(self.secret.encode()).digest()
+            self._create["sessionTokenSha256"] = base64.b64encode(digest).decode()
         self._created = self._create is None
         self._compared = 0  # outputs that were sent and not compared: from two on none is sent any more
 
@@ -369,7 +379,13 @@ class LazySession:
 
     def end_body(self, call_id: str, status: str) -> dict[str, Any]:
         """Return the request that ends a call."""
-        return {"sessionId": self.id, "callId": call_id, "status": f"STATUS_{status.upper()}"}
+        return self.known({"sessionId": self.id, "callId": call_id, "status": f"STATUS_{status.upper()}"})
+
+    def known(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Put the secret of the session into a request of one of its calls."""
+        if self.secret:
+            body["sessionToken"] = self.secret
+        return body
 
     def put_output(self, body: dict[str, Any], output: Any) -> None:
         """Put the output of a call into its end, if the policy looks at outputs as far as this is known."""
@@ -417,14 +433,18 @@ class Leases(Operations):
         live = self.live()
         wait = options.get("wait", 10.0)
         ttl = options.get("ttl", _TTL)
-        body = begin_body(session.id, tool, arguments, options)
+        body = session.known(begin_body(session.id, tool, arguments, options))
         chosen = options.get("call_id")
         op = Operation("CallService/BeginCall", body, chosen or live.ids.draw(), batched="begin")
         op.id_field = "" if chosen else "callId"
         body["callId"] = op.id
         try:
             await session._open()
-            answer = await self._admit(op, wait, lambda: abandoning(session.id, op.id), options.get("approval_wait"))
+
+            def gone() -> Callable[[Ask], None]:  # with the id that it had last
+                return abandoning(session.known({"sessionId": session.id, "callId": op.id}))
+
+            answer = await self._admit(op, wait, gone, options.get("approval_wait"))
         except NoAnswer as e:
             if not self.config.fail_open:
                 raise
@@ -433,7 +453,7 @@ class Leases(Operations):
         lease = None
         if answer["outcome"] == "OUTCOME_ADMITTED":
             grant = answer["grants"][0]
-            lease = Lease("", session.id, op.id, int(grant["token"]), ttl)
+            lease = Lease("", session.id, op.id, int(grant["token"]), ttl, session.secret)
             if on_lost := options.get("on_lost"):
                 lease.told.append(on_lost)
             if on_signal := options.get("on_signal"):

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _batch
 from ._batch import Answer, Item, LoopBatch, ThreadBatch
+from ._credentials import Credentials, Token, settings, trust
 from ._ids import Ids, process_name
 from ._keeper import Keeper
 from ._routes import Budget, Node, Routes, checked, jitter
 from ._transport import LoopTransport, Lost, NotSent, Reply, Security, ThreadTransport, message_of
 from ._wire import dumps, duration
-from .errors import NoAnswer, Rejected, Unknown
+from .errors import NoAnswer, PermissionDenied, Rejected, Unauthenticated, Unknown
 from .messages import Loss, Signal
 
 if TYPE_CHECKING:
@@ -178,12 +179,16 @@ class Core:
         self,
         addresses: str | Sequence[str] | None = None,
         *,
-        namespace: str = "default",
+        namespace: str = "",
         name: str = "",
         timeout: float = 10.0,
         attempt_timeout: float = 5.0,
         fail_open: bool = False,
+        token: Token | None = None,
         tls: ssl.SSLContext | None = None,
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
         on_lost: Callable[[Loss], None] | None = None,
         on_signal: Callable[[Signal, str], None] | None = None,
     ) -> None:
@@ -195,13 +200,23 @@ class Core:
             raise ValueError("govnode: addresses: name at least one node, for instance 127.0.0.1:7070")
         if timeout <= 0 or attempt_timeout <= 0:
             raise ValueError("govnode: timeout and attempt_timeout must be above 0")
-        urls = [checked(a) for a in addresses]
+        if tls is not None and (ca or cert or key):
+            raise ValueError("govnode: tls: stands beside ca, cert or key; give one of the two")
+        if tls is None and not (ca or cert or key):
+            ca, cert, key = settings()
+        secure = tls is not None or bool(ca or cert)
+        urls = [checked(a, secure=secure) for a in addresses]
         if tls is None and any(u.startswith("https:") for u in urls):
-            import ssl
-
-            tls = ssl.create_default_context()
+            tls = trust(ca, cert, key)
+        shown = Credentials(token)
+        own = shown.namespace()
+        if own and namespace and own != namespace:
+            raise ValueError(f"govnode: namespace: it is {namespace}, and the token is of {own}; leave namespace out")
+        # Where what is drawn says the namespace, the node is left to read it there.
+        headers = {} if callable(token) and not namespace else {"Govnode-Namespace": namespace or own or "default"}
+        namespace = namespace or own or "default"
         self.config = Config(urls, namespace, name, timeout, attempt_timeout, fail_open, tls, on_lost, on_signal)
-        self._security = Security(tls, {"Govnode-Namespace": namespace})
+        self._security = Security(tls, headers, shown)
         self._live = Live(self.config, self._security, None)
 
     # What there is of it in this process.
@@ -267,6 +282,7 @@ class Core:
         until = start + (self.config.timeout if op.timeout is None else op.timeout) + op.wait
         wait_until = start + op.wait
         attempt = redrawn = 0
+        renewed = False
         while True:
             now = time.monotonic()
             if op.wait > 0:
@@ -274,9 +290,13 @@ class Core:
             most = self.config.attempt_timeout + op.wait
             if op.wait == 0:  # half of the time is left for another node, lest one that hangs should take all of it
                 most = min(most, max((until - now) / 2, _ATTEMPT_LEAST))
+            shown = self._security.shown.header()
             failure = await self._attempt(op, live, io, min(now + most, until))
             if isinstance(failure, dict):
                 return failure
+            if failure.code == "unauthenticated" and not renewed and self._security.shown.refused(shown):
+                renewed = True  # a token that was drawn since is tried once
+                continue
             if failure.fate == "unknown":
                 op.touched = UNCERTAIN
             if failure.fate == "stale" and op.id_field and op.touched == UNTOUCHED and redrawn < _REDRAWS:
@@ -303,6 +323,9 @@ class Core:
         """Return the error of an operation that ends without an answer, the one place where it is decided which."""
         if op.touched != UNTOUCHED and not op.reads:
             return Unknown(op.method, op.id, failure.message)
+        if failure.code in ("unauthenticated", "permission_denied"):
+            kind = Unauthenticated if failure.code == "unauthenticated" else PermissionDenied
+            return kind(op.method, failure.code, failure.reason, failure.message, failure.metadata)
         if failure.fate in ("final", "stale"):
             return Rejected(op.method, failure.code, failure.reason, failure.message, failure.metadata)
         return NoAnswer(op.method, op.id, failure.message)

@@ -35,9 +35,10 @@ MOST_JOBS = 1000
 class Lease:
     """What a slot and a call have in common: it is held for a TTL, renewed while its holder lives, and may be lost."""
 
-    def __init__(self, pool: str, session_id: str, id: str, token: int, ttl: float) -> None:
+    def __init__(self, pool: str, session_id: str, id: str, token: int, ttl: float, secret: str = "") -> None:
         self.pool = pool  # empty for a call
         self.session_id = session_id  # empty for a slot
+        self._known = {"sessionToken": secret} if secret else {}
         self.id = id
         self.token = token
         self.ttl = ttl  # that renewals ask for
@@ -61,13 +62,14 @@ class Lease:
     def ref(self) -> dict[str, Any]:
         """Name it for the service."""
         if self.session_id:
-            return {"sessionId": self.session_id, "slotId": self.id, "token": str(self.token)}
+            return {"sessionId": self.session_id, "slotId": self.id, "token": str(self.token), **self._known}
         return {"pool": self.pool, "slotId": self.id, "token": str(self.token)}
 
     def release(self, client: str) -> dict[str, Any]:
         """Return the operation that gives it back."""
         if self.session_id:
-            return {"end": {"sessionId": self.session_id, "callId": self.id, "status": "STATUS_CANCELLED"}}
+            ended = {"sessionId": self.session_id, "callId": self.id, "status": "STATUS_CANCELLED"}
+            return {"end": {**ended, **self._known}}
         released = {"pool": self.pool, "slotId": self.id, "client": client, "token": str(self.token)}
         return {"release": released}
 

@@ -25,9 +25,9 @@ class Node:
         self.shunned = 0.0
 
 
-def checked(address: str) -> str:
+def checked(address: str, *, secure: bool = False) -> str:
     """Return an address with its scheme, or raise ValueError that says what is wrong with it."""
-    url = address if "://" in address else f"http://{address}"
+    url = address if "://" in address else f"{'https' if secure else 'http'}://{address}"
     try:
         parts = urlsplit(url)
         port = parts.port

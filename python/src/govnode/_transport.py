@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from ._credentials import Credentials
+
 R = TypeVar("R")
 
 _CONNECT = 1.0  # seconds; a node that is up takes a connection much sooner
@@ -74,8 +76,9 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
 class Security:
     """What a client trusts: nothing has to be loaded for addresses without TLS."""
 
-    def __init__(self, tls: ssl.SSLContext | None, headers: dict[str, str]) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, headers: dict[str, str], shown: Credentials) -> None:
         self.tls = tls
+        self.shown = shown
         self.headers = [(k.encode(), v.encode()) for k, v in headers.items()]
         self._urls: dict[str, httpx2.URL] = {}  # of each method of each node: reading them takes long
 
@@ -93,6 +96,8 @@ class Security:
         timeout = max(timeout, 0.001)  # the time may have run out on the way here
         after = {"connect": min(timeout, _CONNECT), "read": timeout, "write": timeout, "pool": timeout}
         headers = [*self.headers, (b"Content-Type", content_type)]
+        if (token := self.shown.header()) is not None:
+            headers.append((b"Authorization", token))
         parsed = self._urls.get(url)
         if parsed is None:
             parsed = self._urls[url] = httpx2.URL(url)

@@ -24,6 +24,7 @@ from . import messages
 from ._behind import void
 from ._calls import HeldCall, HeldSlot, LazySession, Leases
 from ._core import Config
+from ._credentials import Token
 from ._operations import Operations
 from ._options import CallOptions, SlotOptions
 from ._transport import run
@@ -237,6 +238,11 @@ class Session:
         """The id of the session."""
         return self._core.id
 
+    @property
+    def secret(self) -> str:
+        """What calls of the session bring, for another process that makes some; empty if they need none."""
+        return self._core.secret
+
     def call(
         self, tool: str, arguments: Mapping[str, Any] | str | None = None, **options: Unpack[CallOptions]
     ) -> Block[Call]:
@@ -299,12 +305,16 @@ class AsyncClient(Leases):
         self,
         addresses: str | Sequence[str] | None = None,
         *,
-        namespace: str = "default",
+        namespace: str = "",
         name: str = "",
         timeout: float = 10.0,
         attempt_timeout: float = 5.0,
         fail_open: bool = False,
+        token: Token | None = None,
         tls: ssl.SSLContext | None = None,
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
         on_lost: Callable[[messages.Loss], None] | None = None,
         on_signal: Callable[[messages.Signal, str], None] | None = None,
     ) -> None:
@@ -315,7 +325,11 @@ class AsyncClient(Leases):
             timeout=timeout,
             attempt_timeout=attempt_timeout,
             fail_open=fail_open,
+            token=token,
             tls=tls,
+            ca=ca,
+            cert=cert,
+            key=key,
             on_lost=on_lost,
             on_signal=on_signal,
         )
@@ -335,12 +349,15 @@ class AsyncClient(Leases):
         idle_ttl: float | None = None,
         parent: str | None = None,
         attributes: Mapping[str, str] | None = None,
+        secret: bool | str = False,
     ) -> AsyncSession:
         """Return a session by its id; nothing is asked of the service.
 
-        With an agent and a policy (its name, or the digest of one tree) the session is created by its first call.
+        With an agent and a policy (its name, or the digest of one tree) the session is created by its first call. With
+        ``secret`` one is drawn that its calls bring, and nobody else's are admitted; of a session that was created
+        elsewhere it is the secret itself.
         """
-        return AsyncSession(self, session_id, agent, policy, idle_ttl, parent, attributes)
+        return AsyncSession(self, session_id, agent, policy, idle_ttl, parent, attributes, secret)
 
     def slot(self, pool: str, **options: Unpack[SlotOptions]) -> AsyncBlock[AsyncSlot]:
         """Return a block in which a slot is held. Entering it raises Denied where the pool gives none."""
@@ -399,12 +416,16 @@ class Client:
         self,
         addresses: str | Sequence[str] | None = None,
         *,
-        namespace: str = "default",
+        namespace: str = "",
         name: str = "",
         timeout: float = 10.0,
         attempt_timeout: float = 5.0,
         fail_open: bool = False,
+        token: Token | None = None,
         tls: ssl.SSLContext | None = None,
+        ca: str = "",
+        cert: str = "",
+        key: str = "",
         on_lost: Callable[[messages.Loss], None] | None = None,
         on_signal: Callable[[messages.Signal, str], None] | None = None,
     ) -> None:
@@ -415,7 +436,11 @@ class Client:
             timeout=timeout,
             attempt_timeout=attempt_timeout,
             fail_open=fail_open,
+            token=token,
             tls=tls,
+            ca=ca,
+            cert=cert,
+            key=key,
             on_lost=on_lost,
             on_signal=on_signal,
         )
@@ -439,12 +464,15 @@ class Client:
         idle_ttl: float | None = None,
         parent: str | None = None,
         attributes: Mapping[str, str] | None = None,
+        secret: bool | str = False,
     ) -> Session:
         """Return a session by its id; nothing is asked of the service.
 
-        With an agent and a policy (its name, or the digest of one tree) the session is created by its first call.
+        With an agent and a policy (its name, or the digest of one tree) the session is created by its first call. With
+        ``secret`` one is drawn that its calls bring, and nobody else's are admitted; of a session that was created
+        elsewhere it is the secret itself.
         """
-        return Session(AsyncSession(self._core, session_id, agent, policy, idle_ttl, parent, attributes))
+        return Session(AsyncSession(self._core, session_id, agent, policy, idle_ttl, parent, attributes, secret))
 
     def slot(self, pool: str, **options: Unpack[SlotOptions]) -> Block[Slot]:
         """Return a block in which a slot is held. Entering it raises Denied where the pool gives none."""

@@ -84,6 +84,14 @@ class Rejected(Error):
         self.metadata = metadata or {}
 
 
+class Unauthenticated(Rejected):
+    """The service does not know who calls: a token is missing, not known, or does not hold any more."""
+
+
+class PermissionDenied(Rejected):
+    """The roles or the scope of the token do not allow this."""
+
+
 class LeaseLost(Error):
     """A slot, or the slots of a call, are held no longer: the lease ran out, was ended, or belongs to another."""
 

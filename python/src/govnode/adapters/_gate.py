@@ -215,7 +215,9 @@ class Gate:
                 continue
             except BaseException as e:
                 if not isinstance(e, Exception) or isinstance(e, NoAnswer):
-                    session._core.live().keeper.later(abandoning(session.id, id), 60.0)
+                    session._core.live().keeper.later(
+                        abandoning(session.known({"sessionId": session.id, "callId": id})), 60.0
+                    )
                 raise
             if call.outcome in ("APPROVAL_REQUIRED", "STOPPED"):
                 self._again(base, id)

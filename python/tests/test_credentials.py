@@ -1,0 +1,227 @@
+"""Tokens, secrets of sessions, and TLS: what a client shows, and whom it trusts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import govnode
+from govnode import testing
+from govnode._binary import find
+from govnode._credentials import Credentials, namespace_of
+
+
+def made(address: str, *roles: str, namespace: str = "team") -> str:
+    """Make a token at a node that asks nobody who they are, and still knows who shows one."""
+    command = [find(), "token", "create", "--addr", address, "--namespace", namespace, "--role", ",".join(roles)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def allow(client: govnode.Client) -> None:
+    client.put_policy("name: plain\nmax_tool_calls: 1000\nmax_concurrent: 50\n")
+
+
+def test_a_token_says_who_calls_and_where(address: testing.Address) -> None:
+    token = made(address, "agent", "orchestrator", "policy-author")
+    with govnode.Client(address, token=token) as client:
+        allow(client)
+        session = client.session(agent="bot", policy="plain")
+        with session.call("search", {"q": "x"}) as call:
+            assert call.admitted
+        assert client.get_session(session.id).agent_id == "bot"
+        with pytest.raises(govnode.PermissionDenied, match="operator"):
+            client.put_pool("gpu", 2)
+    with govnode.Client(address) as other, pytest.raises(govnode.Rejected, match="not_found"):
+        other.get_session(session.id)  # it is of another namespace
+
+
+@pytest.mark.parametrize("wrong", ["gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa", "no-token-at-all"])
+def test_an_unknown_token_is_final_and_shown_nowhere(address: testing.Address, wrong: str) -> None:
+    with govnode.Client(address, token=wrong) as client:
+        session = client.session("s", agent="bot", policy="plain")
+        with pytest.raises(govnode.Unauthenticated) as raised, session.call("search", {}):
+            pass
+        shown = "".join(traceback.format_exception(raised.value))
+        assert wrong not in shown
+        assert wrong not in repr(client) + repr(vars(client))
+        assert raised.value.code == "unauthenticated"
+
+
+def test_a_token_is_drawn_anew_once(address: testing.Address) -> None:
+    good = made(address, "agent", "orchestrator", "policy-author")
+    drawn = ["gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa", good]
+    asked = 0
+
+    def draw() -> str:
+        nonlocal asked
+        asked += 1
+        return drawn[min(asked, len(drawn)) - 1]
+
+    with govnode.Client(address, token=draw) as client:
+        allow(client)
+        assert asked == 2
+        client.get_policy("plain")
+        assert asked == 2
+    with (
+        govnode.Client(address, token=lambda: drawn[0]) as client,
+        pytest.raises(govnode.Unauthenticated),
+    ):
+        client.get_policy("plain")
+
+
+def test_a_token_in_the_environment(address: testing.Address, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    token = made(address, "agent", "orchestrator", "policy-author")
+    monkeypatch.setenv("GOVNODE_TOKEN", token)
+    with govnode.Client(address) as client:
+        allow(client)
+    monkeypatch.delenv("GOVNODE_TOKEN")
+    file = tmp_path / "token"
+    file.write_text("gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa\n")
+    monkeypatch.setenv("GOVNODE_TOKEN_FILE", str(file))
+    with govnode.Client(address) as client:
+        with pytest.raises(govnode.Unauthenticated):
+            client.get_policy("plain")
+        file.write_text(token + "\n")  # it is read again
+        client.get_policy("plain")
+
+
+def test_settings_that_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "gn_team.abcd.aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+    with pytest.raises(ValueError, match="namespace") as raised:
+        govnode.Client("127.0.0.1:1", token=token, namespace="other")
+    assert token not in str(raised.value)
+    for wrong in ("", "two words", "line\n", "ä"):
+        with pytest.raises(ValueError, match="token"):
+            govnode.Client("127.0.0.1:1", token=wrong)
+    with pytest.raises(ValueError, match="key"):
+        govnode.Client("https://127.0.0.1:1", key="k.pem")
+    monkeypatch.setenv("GOVNODE_TOKEN_FILE", "/none")
+    with pytest.raises(ValueError, match="GOVNODE_TOKEN_FILE"):
+        govnode.Client("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("token", "namespace"),
+    [
+        ("gn_team.abcd.x", "team"),
+        ("gn_a.b.abcd.x", "a.b"),
+        ("gn_team", ""),
+        ("a.b.c", ""),
+        ("gn_$cluster.abcd.x", "$cluster"),
+    ],
+)
+def test_the_namespace_of_a_token(token: str, namespace: str) -> None:
+    assert namespace_of(token) == namespace
+    assert Credentials(token).namespace() == namespace
+    assert "abcd" not in repr(Credentials(token))
+
+
+def test_calls_bring_the_secret_of_their_session(address: testing.Address) -> None:
+    with govnode.Client(address) as client:
+        allow(client)
+        session = client.session(agent="bot", policy="plain", secret=True)
+        assert len(session.secret) >= 40
+        assert session.secret not in repr(session)
+        with session.call("search", {}, ttl=1.0) as call:
+            assert call.admitted
+        with pytest.raises(govnode.Rejected, match="not_found"), client.session(session.id).call("search", {}):
+            pass
+        with client.session(session.id, secret=session.secret).call("search", {}) as again:
+            assert again.admitted
+        with pytest.raises(ValueError, match="secret"):
+            client.session(session.id, secret=True)
+
+
+def test_renewals_and_goodbyes_bring_it_too(address: testing.Address) -> None:
+    client = govnode.Client(address)
+    allow(client)
+    session = client.session(agent="bot", policy="plain", secret=True)
+    held = session.begin("search", {}, ttl=1.0)
+    assert held.admitted
+    import time
+
+    time.sleep(1.8)  # it is renewed meanwhile
+    held.check()
+    client.close()  # which ends it
+    with govnode.Client(address) as other:
+        assert other.get_session(session.id).executions == 1
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def secured(folder: Path, *more: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Start a node with TLS, and return its address and the files of a client."""
+
+    def tls(*args: str) -> None:
+        subprocess.run([find(), "tls", *args], cwd=folder, check=True, capture_output=True)
+
+    tls("init", "--cluster", "tests")
+    tls("node", "n1", "--hosts", "127.0.0.1")
+    tls("client", "me")
+    port = free_port()
+    command = [find(), "serve", "--backend", "memory", "--node", "n1", "--listen", f"127.0.0.1:{port}"]
+    command += [
+        "--cluster-name",
+        "tests",
+        "--tls-cert",
+        "node-n1.crt",
+        "--tls-key",
+        "node-n1.key",
+        "--tls-ca",
+        "ca.crt",
+    ]
+    with subprocess.Popen(
+        [*command, *more], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as p:
+        assert p.stdout is not None
+        for line in p.stdout:
+            if line.startswith("node "):
+                break
+        try:
+            files = {"ca": "ca.crt", "cert": "client-me.crt", "key": "client-me.key"}
+            yield f"127.0.0.1:{port}", {k: str(folder / v) for k, v in files.items()}
+        finally:
+            p.terminate()
+
+
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with secured(tmp_path, "--tls-client-auth", "require") as (address, files):
+        with govnode.Client(address, **files) as client:
+            allow(client)
+            with client.session(agent="bot", policy="plain").call("search", {}) as call:
+                assert call.admitted
+        for options in ({"ca": files["ca"]}, {"cert": files["cert"], "key": files["key"]}):
+            wrong: dict[str, Any] = {**options, "timeout": 1.0}
+            with govnode.Client(address, **wrong) as client, pytest.raises(govnode.Error):
+                client.get_policy("plain")
+        for name in ("CA", "CERT", "KEY"):
+            monkeypatch.setenv(f"GOVNODE_TLS_{name}", files[name.lower()])
+        with govnode.Client(address) as client:
+            client.get_policy("plain")
+
+
+def test_tls_on_a_loop(tmp_path: Path) -> None:
+    asyncio.run(_on_a_loop(tmp_path))
+
+
+async def _on_a_loop(tmp_path: Path) -> None:
+    with secured(tmp_path) as (address, files):
+        async with govnode.AsyncClient(f"https://{address}", ca=files["ca"]) as client:
+            await client.put_policy("name: plain\nmax_tool_calls: 1000\n")
+            session = client.session(agent="bot", policy="plain", secret=True)
+            async with session.call("search", {}) as call:
+                assert call.admitted
