@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -121,6 +122,12 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)
 		}
+	}
+	for _, reason := range []string{fault.ReasonUnauthenticated, fault.ReasonForbidden} { // there from the start, for alerts
+		m.refused.WithLabelValues(reason)
+	}
+	for _, name := range quota.Names {
+		m.overQuota.WithLabelValues(name)
 	}
 	return m, nil
 }

@@ -42,6 +42,9 @@ type space struct {
 	filled time.Time
 }
 
+// Names are those of all quotas, in errors and metrics.
+var Names = []string{"sessions", "clients", "pools", "policies", "keys", "bytes", "waiters", "followers", "streams", "operations a second"}
+
 // Kind is something of which a node itself has so many.
 type Kind int
 
