@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -41,6 +42,32 @@ type GovnodeConfig struct {
 	// Clients is over how many clients the callers are spread, each of which
 	// stands for a process. 1 if 0.
 	Clients int
+	// Token is shown with every request; empty where nobody is asked.
+	Token string
+	// TLS says whom to trust; nil: the cluster does not speak TLS.
+	TLS *tls.Config
+}
+
+// shown adds a token to requests that go around the client.
+type shown struct {
+	token string
+	next  http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s shown) RoundTrip(req *http.Request) (*http.Response, error) {
+	if s.token != "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	return s.next.RoundTrip(req)
+}
+
+// CloseIdleConnections lets http.Client reach the transport.
+func (s shown) CloseIdleConnections() {
+	if t, ok := s.next.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
 }
 
 // A govnode is a cluster as a Target.
@@ -73,13 +100,17 @@ func NewGovnode(ctx context.Context, cfg GovnodeConfig, plan Plan) (Target, erro
 	if err := plan.check(); err != nil {
 		return nil, err
 	}
-	g := &govnode{plan: plan, http: &http.Client{}, ns: cfg.Namespace}
+	g := &govnode{plan: plan, http: &http.Client{Transport: shown{cfg.Token, &http.Transport{TLSClientConfig: cfg.TLS.Clone()}}}, ns: cfg.Namespace}
+	scheme := "http://"
+	if cfg.TLS != nil {
+		scheme = "https://"
+	}
 	if len(cfg.Addresses) > 0 {
-		g.base = "http://" + cfg.Addresses[0]
+		g.base = scheme + cfg.Addresses[0]
 		g.raw = govnodev1connect.NewCallServiceClient(g.http, g.base)
 	}
 	for range max(cfg.Clients, 1) {
-		c, err := client.New(client.Config{Addresses: cfg.Addresses, Namespace: cfg.Namespace, DisableExchange: cfg.Unary})
+		c, err := client.New(client.Config{Addresses: cfg.Addresses, Namespace: cfg.Namespace, DisableExchange: cfg.Unary, Token: cfg.Token, TLS: cfg.TLS})
 		if err != nil {
 			return nil, errors.Join(err, g.Close())
 		}

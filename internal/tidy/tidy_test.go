@@ -104,7 +104,7 @@ var mayImport = map[string][]string{
 	"cmd/govnode/internal/serve":           append(rooms("terminal", "address", "version", "process", "config", "policy"), "internal/edictum", "internal/pki", "internal/server", "cluster", "storage", "storage/redis", "proto/govnode/v1/govnodev1connect"),
 	"cmd/govnode/internal/dev":             append(rooms("terminal", "address", "process", "config", "serve"), "internal/edictum", "cluster", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
 	"cmd/govnode/internal/demo":            append(rooms("terminal", "process", "config", "remote", "dev"), "client", "cluster", "proto/govnode/v1"),
-	"cmd/govnode/internal/bench":           append(rooms("terminal", "address", "process", "config", "dev"), "bench", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
+	"cmd/govnode/internal/bench":           append(rooms("terminal", "address", "process", "config", "dev"), "client", "bench", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"),
 	"bench":                                {"*"},
 	"bench/etcd":                           {"bench"}, // a module of its own
 	"bench/policy":                         {"*"},

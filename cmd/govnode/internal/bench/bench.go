@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 // benchOptions is what the command line says.
 type benchOptions struct {
 	addr      string
+	token     string
+	tlsCA     string
 	namespace string
 	nodes     []int
 	transport []string
@@ -108,6 +111,9 @@ func (o *benchOptions) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.addr, "addr", "", "`addresses` of nodes of a running cluster, separated by commas")
+	f.StringVar(&o.token, "token", os.Getenv("GOVNODE_TOKEN"), "`text` of the token to show to the nodes of --addr; better set GOVNODE_TOKEN")
+	f.Lookup("token").DefValue = "$GOVNODE_TOKEN"
+	f.StringVar(&o.tlsCA, "tls-ca", "", "`file` of who may vouch for the nodes of --addr, which are reached by https then")
 	f.StringVar(&o.namespace, "namespace", "", "`name` of the namespace to work in; the default one if empty")
 	f.IntSliceVar(&o.nodes, "nodes", []int{1}, "start clusters of so many nodes, 1, 3 or 5, one after another")
 	f.StringSliceVar(&o.transport, "transport", []string{"exchange"}, "how requests go: exchange|unary, or both; exchange is a shared stream, and unary sends each by itself")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"example.com/govnode/bench"
+	"example.com/govnode/client"
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/cmd/govnode/internal/dev"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
@@ -161,6 +162,16 @@ func saveSnapshots(ctx context.Context, address string) (stop func() (int, error
 // onCluster drives a cluster that runs.
 func (b *benchRun) onCluster(ctx context.Context, addresses []string, transport string, plan bench.Plan) (*benchDriver, error) {
 	cfg := bench.GovnodeConfig{Addresses: addresses, Namespace: b.options.namespace, Unary: transport == "unary", Clients: b.options.clients}
+	if o := b.options; o.addr != "" {
+		cfg.Token = o.token
+		if o.tlsCA != "" {
+			secure, err := client.LoadTLS(o.tlsCA, "", "")
+			if err != nil {
+				return nil, fmt.Errorf("tls-ca: %w", err)
+			}
+			cfg.TLS = secure
+		}
+	}
 	t, err := bench.NewGovnode(ctx, cfg, plan)
 	if err != nil {
 		return nil, err
