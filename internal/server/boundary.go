@@ -133,6 +133,9 @@ func (s *Server) admit(procedure string) error {
 	if err := s.memory.Admit(); err != nil {
 		return err
 	}
+	if err := s.disk.Admit(); err != nil {
+		return err
+	}
 	if err := s.leader.Admit(); err != nil { // before it is judged for nothing
 		return fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
@@ -208,10 +211,10 @@ func growsState(procedure string) bool {
 // of its own. The node that passes it on may have more memory; but what it
 // takes, the leader has to keep as well.
 func (s *Server) admitForwarded(cmd session.Command) bool {
-	if !s.memory.Sheds() || !grows(cmd) || s.begun(cmd) {
+	if !s.memory.Sheds() && !s.disk.Sheds() || !grows(cmd) || s.begun(cmd) {
 		return true
 	}
-	return s.memory.Admit() == nil
+	return s.memory.Admit() == nil && s.disk.Admit() == nil
 }
 
 // grows says of a command what growsState says of a request.

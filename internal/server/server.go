@@ -92,6 +92,11 @@ type Config struct {
 	// over TLS. Nil where it is not.
 	PeerTLS func(ctx context.Context, network, address string) (net.Conn, error)
 
+	// DiskFree tells how many bytes are free on the disk of the log; below DiskReserve
+	// new work is refused. Nil and 0: nobody looks.
+	DiskFree    func() (uint64, error)
+	DiskReserve uint64
+
 	// Authentication asks everybody who they are. Without it who shows nothing is
 	// let in as nobody in particular; a token that is shown is looked at all the same.
 	Authentication bool
@@ -198,6 +203,7 @@ type Server struct {
 	teller   *record.Teller
 	metrics  *metrics
 	memory   *gate.Memory
+	disk     *gate.Disk
 	leader   *members.Watch
 
 	draining atomic.Bool
@@ -253,6 +259,9 @@ func New(cfg Config) (*Server, error) {
 		return s.newApprovals().Request(ctx, req)
 	}}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
+		return nil, err
+	}
+	if s.disk, err = gate.NewDisk(cfg.Registry, cfg.Logger, cfg.DiskReserve, cfg.DiskFree); err != nil {
 		return nil, err
 	}
 	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.stopped, m.waited, s.drained)
@@ -408,5 +417,6 @@ func (s *Server) Close() error {
 	s.audit.log.close()
 	s.leader.Close()
 	s.memory.Close()
+	s.disk.Close()
 	return nil
 }

@@ -46,7 +46,7 @@ type Store struct {
 	draw    string // of this process, in its stamps
 
 	cache  *cache
-	counts sync.Map      // of namespaces, by their names: *counted
+	counts sync.Map      // of namespaces, by their names: *tallied
 	rounds atomic.Uint64 // stamps given out
 	lost   atomic.Uint64 // swaps lost to other nodes
 

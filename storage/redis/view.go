@@ -113,8 +113,8 @@ func (r *Store) Unswept(ctx context.Context) (keys []session.Key) {
 // countEvery is how old a count may be.
 const countEvery = time.Second
 
-// A counted namespace, and when it was.
-type counted struct {
+// tallied is what a namespace held, and when it was counted.
+type tallied struct {
 	at    time.Time
 	tally session.Tally
 }
@@ -122,12 +122,12 @@ type counted struct {
 // Count implements storage.Counting: what is listed, whatever of it has lapsed, pools of
 // policies among it.
 func (r *Store) Count(ctx context.Context, ns string) (session.Tally, error) {
-	if c, ok := r.counts.Load(ns); ok && time.Since(c.(*counted).at) <= countEvery {
-		return c.(*counted).tally, nil
+	if c, ok := r.counts.Load(ns); ok && time.Since(c.(*tallied).at) <= countEvery {
+		return c.(*tallied).tally, nil
 	}
 	t, err := r.countNow(ctx, ns)
 	if err == nil {
-		r.counts.Store(ns, &counted{time.Now(), t})
+		r.counts.Store(ns, &tallied{time.Now(), t})
 	}
 	return t, err
 }

@@ -65,6 +65,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
+		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
 		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election), PeerTLS: peerDialer(secure, n.member),
@@ -83,6 +84,14 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 	}
 	n.sdks = edictum.New(n.server.Handler(), keys, log)
 	return n, nil
+}
+
+// diskFree tells the room on the disk of the log; nil without one.
+func diskFree(c *config.Config) func() (uint64, error) {
+	if c.Data == "" || c.Backend != "raft" {
+		return nil
+	}
+	return freeOn(c.Data)
 }
 
 // loopback reports whether the API is on a loopback address alone.

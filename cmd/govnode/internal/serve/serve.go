@@ -70,6 +70,9 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		debug.SetGCPercent(gcPercent)
 	}
 	log := newLogger(c, stderr)
+	if err := keepToItself(); err != nil {
+		log.Warn("a core of this process would be written if it crashed, with what it has in memory", "error", err)
+	}
 	hangups := make(chan os.Signal, 1) // one that comes before the node serves is not forgotten
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

@@ -1,0 +1,19 @@
+//go:build linux || darwin
+
+package serve
+
+import "syscall"
+
+// freeOn returns what tells how much room there is on the disk of a folder, in bytes.
+func freeOn(folder string) func() (uint64, error) {
+	return func() (uint64, error) {
+		var room syscall.Statfs_t
+		if err := syscall.Statfs(folder, &room); err != nil {
+			return 0, err
+		}
+		return room.Bavail * uint64(room.Bsize), nil
+	}
+}
+
+// keepToItself has no core of the process written, which would hold secrets.
+func keepToItself() error { return syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}) }
