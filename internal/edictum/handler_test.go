@@ -2,6 +2,7 @@ package edictum_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -223,4 +225,48 @@ func TestTokensAreKeys(t *testing.T) {
 	require.EqualValues(t, 1, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "abot"})[0].Result.Value)
 	status, body = ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
 	require.Equal(t, 401, status, body)
+}
+
+// The stream of a token ends with the token, though others of its namespace keep up to
+// date what streams tell.
+func TestStreamsOfRevokedTokensEnd(t *testing.T) {
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a", Authentication: true})
+	require.NoError(t, err)
+	h := edictum.New(s.Handler(), nil, slog.New(slog.DiscardHandler))
+	n := httptest.NewServer(h)
+	t.Cleanup(func() {
+		n.CloseClientConnections()
+		n.Close()
+		require.NoError(t, h.Close())
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	const secret = "a-secret-of-enough-letters-00000"
+	open := func(id, query string) *http.Response {
+		tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Roles: 1 << v1.Role_ROLE_AGENT}
+		require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: tok})[0].Failure())
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		t.Cleanup(cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+"/v1/stream"+query, nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer gn_team."+id+"."+secret)
+		req.Header.Set("X-Edictum-Agent-Id", "bot")
+		res, err := http.DefaultTransport.RoundTrip(req)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}
+	gone := []*http.Response{open("gone", "?bundle_name=x"), open("all0", "")}
+	stays := open("stay", "?bundle_name=x")
+	for _, id := range []string{"gone", "all0"} {
+		require.EqualValues(t, 1, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: id})[0].Result.Value)
+	}
+	for _, res := range gone {
+		_, err := io.ReadAll(res.Body)
+		require.Error(t, err, "it breaks off, so that the SDK comes again")
+		require.NoError(t, res.Request.Context().Err(), "the node ended it")
+	}
+	require.NoError(t, stays.Request.Context().Err())
 }

@@ -58,6 +58,9 @@ func (h *Handler) stream(w http.ResponseWriter, q *request) error {
 	look, last := time.NewTicker(lookEvery), time.Now()
 	defer look.Stop()
 	for {
+		if !f.welcome() {
+			break
+		}
 		told, err := f.look()
 		if err != nil {
 			break
@@ -93,6 +96,14 @@ type follower struct {
 	has       string // hash of what the SDK has
 	assigned  string
 	seen      map[string]string // digests of the rulesets of the environment, where it names none
+}
+
+// welcome reports whether the key or the token of the stream still holds. What is told
+// may come from what others have looked up, so that nothing else would end the stream.
+func (f *follower) welcome() bool {
+	_, key, _, err := f.h.known(f.q.Request)
+	var p *problem
+	return err == nil && key == f.q.key || err != nil && !errors.As(err, &p)
 }
 
 func (f *follower) say(text string) error {
