@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -194,7 +195,7 @@ func (s *issuer) open(folder string) error {
 	case s.JWKS == "":
 		return nil
 	case strings.HasPrefix(s.JWKS, "https://"):
-		s.verifier = oidc.NewVerifier(s.Issuer, oidc.NewRemoteKeySet(context.Background(), s.JWKS), config)
+		s.verifier = oidc.NewVerifier(s.Issuer, oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), s.client()), s.JWKS), config)
 		return nil
 	}
 	file := s.JWKS
@@ -223,6 +224,42 @@ func (s *issuer) open(folder string) error {
 	return nil
 }
 
+const (
+	// issuerIn is how long an issuer may take for an answer: who waits for it can do
+	// nothing else, and nobody but the issuer can end that.
+	issuerIn = 5 * time.Second
+	// keysEvery is how often its keys are asked for at most. A JWT that names a key
+	// which is not known is a question to the issuer, and anybody can send one.
+	keysEvery = time.Second
+)
+
+// client is how an issuer is asked.
+func (s *issuer) client() *http.Client {
+	return &http.Client{Timeout: issuerIn, Transport: &paced{asked: map[string]time.Time{}}}
+}
+
+// A paced transport asks for the same URL only so often.
+type paced struct {
+	mu    sync.Mutex
+	asked map[string]time.Time
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
+	url, now := r.URL.String(), time.Now()
+	p.mu.Lock()
+	last, before := p.asked[url]
+	soon := before && now.Sub(last) < keysEvery
+	if !soon {
+		p.asked[url] = now
+	}
+	p.mu.Unlock()
+	if soon {
+		return nil, errors.New("it was asked just now")
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
 // discoverEvery is how often an issuer is asked that did not answer.
 const discoverEvery = 5 * time.Second
 
@@ -232,7 +269,7 @@ func (s *issuer) verify(ctx context.Context, raw string) (*oidc.IDToken, error) 
 	if verifier == nil && time.Since(s.tried) > discoverEvery {
 		s.tried = time.Now()
 		// It outlives the request: its keys are asked for again when they change.
-		p, err := oidc.NewProvider(context.WithoutCancel(ctx), s.Issuer)
+		p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), s.client()), s.Issuer)
 		if err != nil {
 			s.mu.Unlock()
 			return nil, fault.NotApplied("the issuer " + s.Issuer + " does not say what its keys are: " + err.Error())
