@@ -56,6 +56,9 @@ func listenLocal(c *config.Config) (net.Listener, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("socket: another process listens on %s; stop it, or give another path with --socket", path)
 	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("socket: %s is there and is no socket; move it away, or give another path with --socket", path)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed
 		return nil, fmt.Errorf("socket: %w", err)
 	}
