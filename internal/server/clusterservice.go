@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/health"
 	"example.com/govnode/internal/server/input"
@@ -68,14 +69,35 @@ func (s clusterService) Status(ctx context.Context, _ *v1.StatusRequest) (*v1.St
 }
 
 // members returns the cluster, or why there is nothing to change.
-func (s clusterService) members() (members.Cluster, error) {
+func (s clusterService) members(ctx context.Context) (members.Cluster, error) {
 	if s.cfg.Cluster == nil {
 		return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonNoMembers, "the backend "+s.cfg.Backend+" has no members; run with the backend raft for a cluster")
 	}
 	if err := s.leader.Admit(); err != nil {
 		return nil, fault.OfChange(storage.Fail(storage.NotApplied, err))
 	}
-	return s.cfg.Cluster, nil
+	return s.cfg.Cluster, s.stillMay(ctx)
+}
+
+// stillMay looks the caller up as of now, before what carries no premise: a change of
+// members is no command, and of a snapshot nothing can be taken back.
+func (s clusterService) stillMay(ctx context.Context) error {
+	p := access.From(ctx)
+	if p == nil {
+		return nil
+	}
+	_, err := s.auth.AsOfNow(ctx, p)
+	return err
+}
+
+// changed notes what came of a change of members: what was done is answered so, also to
+// who was revoked meanwhile.
+func changed(ctx context.Context, err error) error {
+	order.TraceOf(ctx).Changed = storage.OutcomeOf(err) != storage.NotApplied
+	if err != nil {
+		return fault.OfChange(err)
+	}
+	return nil
 }
 
 // AddNode makes a running node a member.
@@ -86,12 +108,12 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	c, err := s.members()
+	c, err := s.members(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.AddNode(ctx, req.Node, req.Address, req.Nonvoter); err != nil {
-		return nil, fault.OfChange(err)
+	if err := changed(ctx, c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
+		return nil, err
 	}
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -112,12 +134,12 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	c, err := s.members()
+	c, err := s.members(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.RemoveNode(ctx, req.Node, req.Force); err != nil {
-		return nil, fault.OfChange(err)
+	if err := changed(ctx, c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
+		return nil, err
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
@@ -129,12 +151,12 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	c, err := s.members()
+	c, err := s.members(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.TransferLeadership(ctx, req.Node); err != nil {
-		return nil, fault.OfChange(err)
+	if err := changed(ctx, c.TransferLeadership(ctx, req.Node)); err != nil {
+		return nil, err
 	}
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -148,6 +170,9 @@ const chunkSize = 64 << 10
 
 // Snapshot streams the whole state.
 func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
+	if err := s.stillMay(ctx); err != nil {
+		return err
+	}
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {
 		return fault.OfRead(err)

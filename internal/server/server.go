@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -338,12 +339,22 @@ func (s *Server) certified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			cert := r.TLS.PeerCertificates[0]
-			if id, ok := pki.IdentityOf(cert); ok {
+			if id, ok := pki.IdentityOf(cert); ok && (id.Role != pki.Node || s.isMember(r.Context(), id.Name)) {
 				r = r.WithContext(s.auth.WithCertificate(r.Context(), id.Name, id.Role == pki.Node, cert.NotAfter))
 			}
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// isMember reports whether a node is a member: one that was removed has its certificate
+// still, and no more business here.
+func (s *Server) isMember(ctx context.Context, node string) bool {
+	if s.cfg.Cluster == nil {
+		return false // nobody asks in the name of a caller of its own
+	}
+	status, err := s.cfg.Cluster.Status(ctx)
+	return err == nil && slices.ContainsFunc(status.Peers, func(p Peer) bool { return p.Node == node })
 }
 
 // Local marks a connection of the local socket, whose callers are operators of the

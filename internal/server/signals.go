@@ -163,6 +163,9 @@ func (s sessionService) ListSignals(ctx context.Context, req *v1.ListSignalsRequ
 		}
 		for _, e := range found {
 			for _, h := range e.Record.(*session.Signals).Halts {
+				if h.Target.Scope == session.OfAgent && !access.From(ctx).Sees(h.Target.Name) {
+					continue
+				}
 				out.Signals = append(out.Signals, words.SignalOf(&h, view.Now))
 			}
 		}

@@ -128,7 +128,7 @@ func (s *Service) ListStanding(ctx context.Context, req *v1.ListStandingRequest)
 	}
 	entries, next, view, err := s.Store.List(ctx, session.KindStanding, page, read, func(_ session.Key, r session.Record) bool {
 		a := r.(*session.Standing)
-		return (scopes[req.Scope] == 0 || a.Of.Scope == scopes[req.Scope]) && (req.Name == "" || a.Of.Name == req.Name)
+		return (scopes[req.Scope] == 0 || a.Of.Scope == scopes[req.Scope]) && (req.Name == "" || a.Of.Name == req.Name) && s.ofVisible(ctx, a)
 	})
 	if err != nil {
 		return nil, err
@@ -138,6 +138,35 @@ func (s *Service) ListStanding(ctx context.Context, req *v1.ListStandingRequest)
 		out.Standings = append(out.Standings, standingOf(e.Key.Name(), e.Record.(*session.Standing), view.Now))
 	}
 	return out, nil
+}
+
+// ofVisible reports whether what stands is for a session that is there for who asks. Its
+// own record does not say whose agent the session is.
+func (s *Service) ofVisible(ctx context.Context, a *session.Standing) bool {
+	if !access.From(ctx).Scoped() || a.Of.Scope != session.OfSession {
+		return true
+	}
+	found, err := s.Store.Get(ctx, session.SessionKey(input.Namespace(ctx), a.Of.Name), storage.Nearby)
+	x, _ := found.Record.(*session.Session)
+	return err == nil && x != nil
+}
+
+// hidden reports whether what is to be taken back is not there for who asks. What is for
+// a policy is for all its agents: who could not make it does not take it back.
+func (s *Service) hidden(ctx context.Context, cmd *session.DeleteStanding) (bool, error) {
+	who, k := access.From(ctx), session.StandingKey(cmd.NS, cmd.ID)
+	if hidden, err := s.Store.Hidden(ctx, k); hidden || err != nil || !who.Scoped() {
+		return hidden, err
+	}
+	found, err := s.Store.Get(ctx, k, storage.Latest)
+	if err != nil {
+		return false, fault.OfRead(err)
+	}
+	a, _ := found.Record.(*session.Standing)
+	if a != nil && a.Of.Scope == session.OfPolicy {
+		return false, access.Denied("id: %q stands for a policy and is not in the scope of this token; it decides for %s", cmd.ID, strings.Join(who.Agents, ", "))
+	}
+	return a != nil && !s.ofVisible(ctx, a), nil
 }
 
 // DeleteStanding takes one back.
@@ -151,7 +180,7 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	gone := func() error {
 		return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
 	}
-	if hidden, err := s.Store.Hidden(ctx, session.StandingKey(cmd.NS, cmd.ID)); hidden || err != nil {
+	if hidden, err := s.hidden(ctx, cmd); hidden || err != nil {
 		return nil, cmp.Or(err, gone())
 	}
 	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/members"
@@ -22,6 +23,7 @@ import (
 // reads slowly is cut by the node that it falls behind.
 type gathering struct {
 	s        *Teller
+	who      *access.Principal
 	req      *v1.FollowRequest
 	at       map[string]string // cursor of each node
 	silent   map[string]bool   // nodes that do not answer
@@ -48,7 +50,7 @@ func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
-		s: s, req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		s: s, who: access.From(ctx), req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
 		messages: make(chan heard), open: make(chan struct{}),
 	}
 	for node, c := range at {
@@ -249,7 +251,11 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 	delete(g.silent, h.node)
 	g.at[h.node] = h.message.Cursor
 	m := g.bare()
-	m.Event, m.Gap = h.message.Event, h.message.Gap
+	m.Gap = h.message.Gap
+	// Of who has shown a certificate the other node knows no scope: it is asked by this one.
+	if e := h.message.Event; e != nil && g.who.Sees(e.AgentId) {
+		m.Event = e
+	}
 	return m, nil
 }
 

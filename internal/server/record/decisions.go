@@ -110,8 +110,8 @@ func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 		} else {
 			out = proto.CloneOf(out)
 		}
-		if req.SessionId != "" && out.SessionId != req.SessionId {
-			return nil, fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
+		if err := madeFor(req, out); err != nil {
+			return nil, err
 		}
 		out.Node, out.Age = s.Node, durationpb.New(max(s.Now().Sub(r.At), 0))
 		return &v1.ExplainResponse{Record: out}, nil
@@ -120,6 +120,14 @@ func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 		return nil, s.notKept(req.DecisionId, nil, nil)
 	}
 	return s.explainElsewhere(ctx, req)
+}
+
+// madeFor refuses a decision that was made for another session than is named.
+func madeFor(req *v1.ExplainRequest, d *v1.DecisionRecord) error {
+	if req.SessionId == "" || d.GetSessionId() == req.SessionId {
+		return nil
+	}
+	return fault.NotFound("sessionId", "the decision %q was not made for the session %q; leave the session out, or name the one of the call", req.DecisionId, req.SessionId)
 }
 
 // explainElsewhere asks the other nodes, all at once.
@@ -138,7 +146,9 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	answers := make(chan answer, len(peers))
 	for _, p := range peers {
 		go func() {
-			ask := &v1.ExplainRequest{DecisionId: req.DecisionId, SessionId: req.SessionId, Local: true}
+			// The session is compared here, behind the scope: the other node may be
+			// asked in the name of this one, which sees everything.
+			ask := &v1.ExplainRequest{DecisionId: req.DecisionId, Local: true}
 			res, err := s.peerDecisions(ctx, p).Explain(ctx, ask)
 			answers <- answer{p, res, err}
 		}()
@@ -147,14 +157,14 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	for range peers {
 		switch a := <-answers; {
 		case a.err == nil && access.From(ctx).Sees(a.res.GetRecord().GetAgentId()):
+			if err := madeFor(req, a.res.GetRecord()); err != nil {
+				return nil, err
+			}
 			return a.res, nil
 		case a.err == nil:
 			asked = append(asked, a.peer.Node)
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
-			if fault.InfoOf(a.err).GetMetadata()["field"] == "sessionId" {
-				return nil, a.err
-			}
 		default:
 			silent = append(silent, a.peer.Node)
 		}

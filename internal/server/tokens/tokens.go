@@ -72,6 +72,9 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	if cmd.NS == session.ClusterNamespace && t.Roles&^(1<<int(v1.Role_ROLE_OPERATOR)|1<<int(v1.Role_ROLE_AUDITOR)) != 0 {
 		return nil, fault.Invalid("roles", "are more than a token of %s can have: operator and auditor", session.ClusterNamespace)
 	}
+	if err := within(access.From(ctx), &t); err != nil {
+		return nil, err
+	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.IDReused && !s.known(ctx, cmd) {
 			return order.RequestFailure(cmd.By)(res)
@@ -86,6 +89,28 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	}
 	s.tell(ctx, a, record.Change{Event: "token_created", Name: t.ID, NS: cmd.NS, By: cmd.By, Says: strings.Join(roleNames(t.Roles), ",")})
 	return &v1.CreateTokenResponse{Token: tokenOf(&t), Index: a.Index}, nil
+}
+
+// within refuses a token that is bound to less than its maker is: he could take what is
+// not his by making himself another one. A pattern is within those that have it, and a
+// name without wildcards within those that it matches.
+func within(p *access.Principal, t *session.Token) error {
+	if p == nil {
+		return nil
+	}
+	for _, x := range []struct {
+		field      string
+		made, have []string
+		holds      func(name string) bool
+	}{{"agents", t.Agents, p.Agents, p.Sees}, {"policies", t.Policies, p.Policies, p.MayPin}} {
+		beyond := func(pattern string) bool {
+			return !slices.Contains(x.have, pattern) && (strings.ContainsAny(pattern, `*?[\`) || !x.holds(pattern))
+		}
+		if len(x.have) > 0 && (len(x.made) == 0 || slices.ContainsFunc(x.made, beyond)) {
+			return access.Denied("%s: the token that makes this one is bound to %s; give some of these", x.field, strings.Join(x.have, ", "))
+		}
+	}
+	return nil
 }
 
 // keepExpired is how long a token that has expired is still listed.

@@ -1,0 +1,253 @@
+package server_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/access"
+	"example.com/govnode/internal/server/fault"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// What stands against agents out of the scope of a token is not there for it, and what
+// was approved for their sessions neither.
+func TestScopeOfWhatStands(t *testing.T) {
+	n := startTeam(t)
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	c := n.as(n.token("team", "some", append(allRoles, worker...), agents("bot-*")))
+	require.NoError(t, open(all, "s-bot", "bot-1", "p"))
+	require.NoError(t, open(all, "s-other", "other", "p"))
+	for _, agent := range []string{"bot-1", "other"} {
+		_, err := all.sessions.Signal(t.Context(), &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: agent}, Signal: "STOP"})
+		require.NoError(t, err)
+	}
+	signals, err := c.sessions.ListSignals(t.Context(), &v1.ListSignalsRequest{})
+	require.NoError(t, err)
+	require.Len(t, signals.Signals, 1)
+	require.Contains(t, signals.Signals[0].String(), "bot-1")
+
+	ids := map[string]string{}
+	for name, scope := range map[string]v1.StandingScope{
+		"s-bot": v1.StandingScope_STANDING_SCOPE_SESSION, "s-other": v1.StandingScope_STANDING_SCOPE_SESSION,
+		"bot-1": v1.StandingScope_STANDING_SCOPE_AGENT, "other": v1.StandingScope_STANDING_SCOPE_AGENT, "p": v1.StandingScope_STANDING_SCOPE_POLICY,
+	} {
+		res, err := all.approvals.PutStanding(t.Context(), &v1.PutStandingRequest{Scope: scope, Name: name, Tool: "t", Expiry: durationpb.New(time.Hour)})
+		require.NoError(t, err)
+		ids[name] = res.Standing.Id
+	}
+	list, err := c.approvals.ListStanding(t.Context(), &v1.ListStandingRequest{})
+	require.NoError(t, err)
+	var names []string
+	for _, s := range list.Standings {
+		names = append(names, s.Name)
+	}
+	require.ElementsMatch(t, []string{"bot-1", "p", "s-bot"}, names)
+	remove := func(id string) error {
+		_, err := c.approvals.DeleteStanding(t.Context(), &v1.DeleteStandingRequest{Id: id})
+		return err
+	}
+	absent := remove("absent")
+	for _, name := range []string{"s-other", "other"} {
+		err := remove(ids[name])
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "no standing approval")
+		require.Equal(t, strings.ReplaceAll(absent.Error(), "absent", ids[name]), err.Error())
+	}
+	requireRefused(t, remove(ids["p"]), connect.CodePermissionDenied, fault.ReasonForbidden, "scope")
+	require.NoError(t, remove(ids["s-bot"]))
+	list, err = all.approvals.ListStanding(t.Context(), &v1.ListStandingRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.Standings, 4)
+}
+
+// A token that is bound makes none that is bound to less.
+func TestScopeOfTokensThatAreMade(t *testing.T) {
+	n := startTeam(t)
+	c := n.as(n.token("team", "bound", []v1.Role{v1.Role_ROLE_OPERATOR}, agents("bot-*", "x"), policies("p*"))).access
+	sum := sha256.Sum256([]byte(secret))
+	for id, x := range map[string]struct {
+		agents, policies []string
+		field            string
+	}{
+		"noagents":   {nil, []string{"p"}, "agents"},
+		"nopolicies": {[]string{"x"}, nil, "policies"},
+		"everybody":  {[]string{"*"}, []string{"p"}, "agents"},
+		"onemore":    {[]string{"x", "other"}, []string{"p"}, "agents"},
+		"wildcard":   {[]string{"bot-*"}, []string{"?*"}, "policies"},
+		"escaped":    {[]string{`bot-\*`}, []string{"p"}, "agents"},
+		"same":       {[]string{"bot-*", "x"}, []string{"p*"}, ""},
+		"fewer":      {[]string{"bot-7"}, []string{"pq"}, ""},
+	} {
+		_, err := c.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: id, SecretSha256: sum[:], Roles: worker, Agents: x.agents, Policies: x.policies})
+		if x.field == "" {
+			require.NoError(t, err, id)
+		} else {
+			requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, x.field)
+		}
+	}
+}
+
+// shows serves a node's API as over TLS, to somebody who shows a certificate.
+func shows(t *testing.T, n *node, uri string) string {
+	t.Helper()
+	id, err := url.Parse(uri)
+	require.NoError(t, err)
+	cert := &x509.Certificate{URIs: []*url.URL{id}, NotAfter: time.Now().Add(time.Hour)}
+	api := n.server.Handler()
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
+		api.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		h.CloseClientConnections()
+		h.Close()
+	})
+	return h.URL
+}
+
+// The scope of who shows a certificate holds for what other nodes know as well, which
+// this one asks in its own name; and only members are asked things by.
+func TestScopeOfCertificatesAtOtherNodes(t *testing.T) {
+	ids, err := access.ParseIdentities([]byte("certificates:\n  - {match: w, namespace: team, roles: [auditor], agents: [bot-*]}\n"), "")
+	require.NoError(t, err)
+	all := &fellows{}
+	asks := func(c *server.Config) { c.Authentication, c.Identities, c.Cluster = true, ids, all }
+	all.set(server.Peer{Node: "n1"}, server.Peer{Node: "n2"})
+	one := startTeam(t, asks)
+	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node = "n2" })
+	all.set(peer(one, "n1"), server.Peer{Node: "n2", APIAddress: strings.TrimPrefix(shows(t, two, "spiffe://x/node/n1"), "http://")})
+	c := clientsOf(one.http, shows(t, one, "spiffe://x/client/w"))
+	full := two.as(two.token("team", "all1", worker))
+	require.NoError(t, open(full, "s-bot", "bot-1", "p"))
+	require.NoError(t, open(full, "s-other", "other", "p"))
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := c.events.Follow(ctx, &v1.FollowRequest{Cluster: true})
+	require.NoError(t, err)
+	defer func() { _ = stream.Close() }()
+	require.True(t, stream.Receive(), "%v", stream.Err())
+	require.Empty(t, stream.Msg().Unreachable)
+	foreign, err := full.calls.BeginCall(ctx, beginRequest("s-other", "foreign"))
+	require.NoError(t, err)
+	mine, err := full.calls.BeginCall(ctx, beginRequest("s-bot", "mine"))
+	require.NoError(t, err)
+	for stream.Msg().Event == nil {
+		require.True(t, stream.Receive(), "%v", stream.Err())
+	}
+	require.Equal(t, "mine", stream.Msg().Event.CallId)
+
+	got, err := c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: mine.DecisionId, SessionId: "s-bot"})
+	require.NoError(t, err)
+	require.Equal(t, "bot-1", got.Record.AgentId)
+	_, err = c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: mine.DecisionId, SessionId: "s-other"})
+	requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "was not made for")
+	for _, sess := range []string{"", "s-bot", "s-other"} {
+		_, err = c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: foreign.DecisionId, SessionId: sess})
+		_, absent := c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: "absent", SessionId: sess})
+		requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "no record")
+		require.Equal(t, strings.ReplaceAll(absent.Error(), "absent", foreign.DecisionId), err.Error())
+	}
+
+	me := func(uri string) error {
+		_, err := clientsOf(one.http, shows(t, one, uri)).access.WhoAmI(ctx, &v1.WhoAmIRequest{})
+		return err
+	}
+	require.NoError(t, me("spiffe://x/node/n2"))
+	requireRefused(t, me("spiffe://x/node/n9"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+	all.set(peer(one, "n1"))
+	requireRefused(t, me("spiffe://x/node/n2"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+}
+
+// A behindStore is that of a node that has not seen yet what was done to $cluster.
+type behindStore struct {
+	storage.Store
+	old atomic.Pointer[storage.Found]
+}
+
+func (s *behindStore) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if old := s.old.Load(); old != nil && r == storage.Nearby && k == session.AccessKey(session.ClusterNamespace) {
+		return *old, nil
+	}
+	return s.Store.Get(ctx, k, r)
+}
+
+// A recruiting cluster is one whose members are changed.
+type recruiting struct {
+	fellows
+	done   []string
+	during func()
+}
+
+func (c *recruiting) did(what string) error {
+	c.done = append(c.done, what)
+	if c.during != nil {
+		c.during()
+	}
+	return nil
+}
+func (c *recruiting) AddNode(context.Context, string, string, bool) error { return c.did("add") }
+func (c *recruiting) RemoveNode(context.Context, string, bool) error      { return c.did("remove") }
+func (c *recruiting) TransferLeadership(context.Context, string) error    { return c.did("transfer") }
+
+// An operator who was revoked changes no members and takes no snapshot, also at a node
+// that does not know it yet; and who is revoked while it is done hears that it was done.
+func TestRevokedOperatorsOfTheCluster(t *testing.T) {
+	store, all := &behindStore{Store: storage.NewMemory(nil)}, &recruiting{}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	all.set(server.Peer{Node: "n1"})
+	n := startOn(t, store, func(c *server.Config) { c.Authentication, c.Cluster = true, all })
+	key := session.AccessKey(session.ClusterNamespace)
+	c := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).cluster
+	tries := map[string]func() error{
+		"add": func() error {
+			_, err := c.AddNode(t.Context(), &v1.AddNodeRequest{Node: "n2", Address: "a:1"})
+			return err
+		},
+		"remove":   func() error { _, err := c.RemoveNode(t.Context(), &v1.RemoveNodeRequest{Node: "n2"}); return err },
+		"transfer": func() error { _, err := c.TransferLeadership(t.Context(), &v1.TransferLeadershipRequest{}); return err },
+		"snapshot": func() error {
+			s, err := c.Snapshot(t.Context(), &v1.SnapshotRequest{})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = s.Close() }()
+			for s.Receive() {
+			}
+			return s.Err()
+		},
+	}
+	for what, try := range tries {
+		require.NoError(t, try(), what)
+	}
+	require.Len(t, all.done, 3)
+	all.during = func() { n.revoke(session.ClusterNamespace, "root") }
+	require.NoError(t, tries["remove"](), "it was done")
+	require.Len(t, all.done, 4)
+	all.during = nil
+	n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})
+	found, err := store.Get(t.Context(), key, storage.Latest)
+	require.NoError(t, err)
+	store.old.Store(&found)
+	n.revoke(session.ClusterNamespace, "root")
+	for what, try := range tries {
+		err := try()
+		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+		require.Len(t, all.done, 4, what)
+	}
+}
