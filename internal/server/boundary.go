@@ -14,6 +14,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -37,6 +38,13 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if err := b.admit(procedure); err != nil {
 			b.metrics.request(procedure, err, start)
 			return nil, err
+		}
+		if spends(procedure) {
+			if err := b.quotas.Spend(ctx, input.Namespace(ctx)); err != nil {
+				err = b.outward(err, &order.Trace{})
+				b.metrics.request(procedure, err, start)
+				return nil, err
+			}
 		}
 		ctx, cancel := b.bounded(ctx, req.Any())
 		defer cancel()
@@ -204,6 +212,17 @@ func growsState(procedure string) bool {
 		return true
 	}
 	return startsWork(procedure)
+}
+
+// spends reports whether a request costs its namespace one of the operations that it
+// may have in a second. Those that go through the steps of operations pay there, each by
+// itself.
+func spends(procedure string) bool {
+	switch procedure {
+	case govnodev1connect.PolicyServiceEvaluateProcedure, govnodev1connect.PolicyServiceScanProcedure:
+		return true
+	}
+	return growsState(procedure) && !startsWork(procedure)
 }
 
 // admitForwarded decides about a command that another node passes on to this

@@ -198,3 +198,34 @@ func TestQuotaOfOperations(t *testing.T) {
 	require.GreaterOrEqual(t, begun, 5)
 	require.Positive(t, refused)
 }
+
+// What goes through no steps of operations costs one as well.
+func TestQuotaOfOtherOperations(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	n.putQuotas("default", session.Quotas{Operations: 1, Clients: 1})
+	for what, try := range map[string]func() error{
+		"increment": func() error {
+			_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Client: "c1", Key: "k"})
+			return err
+		},
+		"evaluate": func() error {
+			_, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{Policy: byName("p"), Tool: "t", AgentId: "a"})
+			return err
+		},
+	} {
+		var err error
+		for range 1000 { // more than a second lets through
+			if err = try(); err != nil {
+				break
+			}
+		}
+		require.Error(t, err, what)
+		requireOverQuota(t, err, "operations a second")
+	}
+	n.putQuotas("default", session.Quotas{Clients: 1})
+	_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Client: "c1", RequestId: "r", Key: "k"})
+	require.NoError(t, err)
+	_, err = n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{Client: "another", RequestId: "r", AgentId: "a", Tool: "t"})
+	requireOverQuota(t, err, "clients")
+}

@@ -166,6 +166,8 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		keys(session.HashKey(c.NS, c.Tool), c.By.Client, 0)
 	case *session.PutStanding:
 		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, 0)
+	case *session.Ask:
+		client = c.By.Client
 	case *session.Acquire:
 		client = c.Client
 	case *session.TakeRate:
@@ -234,10 +236,11 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 		return s.bytes
 	}
 	s.measured = time.Now() // by this one alone
+	before := s.bytes
 	q.mu.Unlock()
 	view, err := q.store.View(ctx, storage.Nearby)
 	if err != nil {
-		return s.bytes
+		return before
 	}
 	var sum int64
 	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList} {
@@ -254,7 +257,7 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 			return false // it is counted, not kept
 		})
 		if err != nil {
-			return s.bytes
+			return before
 		}
 	}
 	q.mu.Lock()
