@@ -1,0 +1,80 @@
+package access
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// The whole hash of a secret is compared: one that is another in any byte is another
+// secret.
+func TestHashesAreComparedWhole(t *testing.T) {
+	a, store := newAuthenticator(t, nil)
+	const secret = "a-secret-of-enough-letters-00000"
+	good := session.Digest(sha256.Sum256([]byte(secret)))
+	put := func(id string, hash session.Digest) {
+		answer := store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: session.Token{ID: id, Hash: hash, Roles: 2}})[0]
+		require.NoError(t, answer.Failure())
+		require.Equal(t, session.Done, answer.Result.Code)
+	}
+	put("good", good)
+	_, err := a.token(t.Context(), "gn_team.good."+secret)
+	require.NoError(t, err)
+	for _, i := range []int{0, 1, 15, 31} {
+		other := good
+		other[i] ^= 1
+		id := fmt.Sprint("bad", i)
+		put(id, other)
+		_, err := a.token(t.Context(), "gn_team."+id+"."+secret)
+		require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, "byte %d", i)
+	}
+}
+
+// A token that was used and verified before it expired is let in no more behind that, and
+// who is in for long is put out.
+func TestKnownTokensExpire(t *testing.T) {
+	store := storage.NewMemory(nil)
+	begin := time.Now()
+	var ahead atomic.Int64
+	a, err := New(Config{
+		Store: store, Required: true, Now: func() time.Time { return begin.Add(time.Duration(ahead.Load())) },
+		Refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refused"}, []string{"reason"}),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		a.Close()
+		require.NoError(t, store.Close())
+	})
+	const secret = "a-secret-of-enough-letters-00000"
+	answer := store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: session.Token{
+		ID: "short", Hash: sha256.Sum256([]byte(secret)), Roles: 2, Expires: begin.Add(time.Minute).UnixMilli(),
+	}})[0]
+	require.NoError(t, answer.Failure())
+	var p *Principal
+	for range 2 {
+		p, err = a.token(t.Context(), "gn_team.short."+secret)
+		require.NoError(t, err)
+	}
+	guard, stop := a.Guard(With(t.Context(), p))
+	defer stop()
+	require.NoError(t, a.AfterRead(t.Context(), p))
+	ahead.Store(int64(time.Minute))
+	_, err = a.token(t.Context(), "gn_team.short."+secret)
+	require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason)
+	_, err = a.Nearby(t.Context(), p)
+	require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason)
+	select {
+	case <-guard.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("who is in stays in")
+	}
+}
