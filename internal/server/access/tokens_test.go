@@ -78,3 +78,32 @@ func TestKnownTokensExpire(t *testing.T) {
 		t.Fatal("who is in stays in")
 	}
 }
+
+// A token that is revoked and made anew, with the same secret and other rights, is no
+// more the one by which something was checked.
+func TestTokensThatAreMadeAnewAreOthers(t *testing.T) {
+	a, store := newAuthenticator(t, nil)
+	const secret = "a-secret-of-enough-letters-00000"
+	made := session.Token{ID: "same", Hash: sha256.Sum256([]byte(secret)), Roles: 2, Agents: []string{"bot"}, Policies: []string{"p"}}
+	put := func(x session.Token) {
+		require.NoError(t, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "same"})[0].Failure())
+		require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: x})[0].Failure())
+	}
+	put(made)
+	p, err := a.token(t.Context(), "gn_team.same."+secret)
+	require.NoError(t, err)
+	put(made)
+	next, err := a.Again(t.Context(), p)
+	require.NoError(t, err)
+	require.NotEqual(t, p.authority.Epoch, next.authority.Epoch)
+	for what, change := range map[string]func(x *session.Token){
+		"roles": func(x *session.Token) { x.Roles = 4 }, "agents": func(x *session.Token) { x.Agents = nil }, "policies": func(x *session.Token) { x.Policies = []string{"q"} },
+		"secret": func(x *session.Token) { x.Hash[31] ^= 1 },
+	} {
+		x := made
+		change(&x)
+		put(x)
+		_, err := a.Again(t.Context(), p)
+		require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, what)
+	}
+}
