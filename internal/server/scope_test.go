@@ -242,15 +242,20 @@ func (c *recruiting) AddNode(context.Context, string, string, bool) error { retu
 func (c *recruiting) RemoveNode(context.Context, string, bool) error      { return c.did("remove") }
 func (c *recruiting) TransferLeadership(context.Context, string) error    { return c.did("transfer") }
 
-// An operator who was revoked changes no members and takes no snapshot, also at a node
+// An operator who was revoked changes no members and no tokens and takes no snapshot, also at a node
 // that does not know it yet; and who is revoked while it is done hears that it was done.
 func TestRevokedOperatorsOfTheCluster(t *testing.T) {
 	store, all := &behindStore{Store: storage.NewMemory(nil), ns: session.ClusterNamespace}, &recruiting{}
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	all.set(server.Peer{Node: "n1"})
 	n := startOn(t, store, func(c *server.Config) { c.Authentication, c.Cluster = true, all })
-	c := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).cluster
+	root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR}))
+	c := root.cluster
 	tries := map[string]func() error{
+		"token": func() error {
+			_, err := root.access.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "c", Namespace: "team", TokenId: "none"})
+			return err
+		},
 		"add": func() error {
 			_, err := c.AddNode(t.Context(), &v1.AddNodeRequest{Node: "n2", Address: "a:1"})
 			return err
@@ -284,4 +289,59 @@ func TestRevokedOperatorsOfTheCluster(t *testing.T) {
 		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 		require.Len(t, all.done, 4, what)
 	}
+}
+
+// noticing is a store that tells of what is read.
+type noticing struct {
+	storage.Store
+	read atomic.Pointer[func(k session.Key)]
+}
+
+func (s *noticing) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if f := s.read.Load(); f != nil {
+		(*f)(k)
+	}
+	return s.Store.Get(ctx, k, r)
+}
+
+// A token that expires while a request is judged puts nothing in order any more.
+func TestTokensExpireBetweenTheGateAndTheOrder(t *testing.T) {
+	begin, ahead, store := time.Now(), atomic.Int64{}, &noticing{Store: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) {
+		c.Authentication, c.Now = true, func() time.Time { return begin.Add(time.Duration(ahead.Load())) }
+	})
+	lasting := n.as(n.token("team", "lasting", allRoles))
+	_, err := lasting.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: strings.Join(policy(), "\n") + "\n"})
+	require.NoError(t, err)
+	require.NoError(t, open(lasting, "s", "a", "p"))
+	c := n.as(n.token("team", "brief", allRoles, func(t *session.Token) { t.Expires = begin.Add(time.Minute).UnixMilli() }))
+	late := func(k session.Key) {
+		if k == session.SessionKey("team", "s") {
+			ahead.Store(int64(time.Minute))
+		}
+	}
+	for what, try := range map[string]func() error{
+		"begin": func() error { _, err := c.calls.BeginCall(t.Context(), beginRequest("s", "c")); return err },
+		"standing": func() error {
+			_, err := c.approvals.PutStanding(t.Context(), &v1.PutStandingRequest{
+				Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "s", Tool: "t", Expiry: durationpb.New(time.Hour),
+			})
+			return err
+		},
+	} {
+		ahead.Store(0)
+		_, err := c.access.WhoAmI(t.Context(), &v1.WhoAmIRequest{})
+		require.NoError(t, err, what)
+		store.read.Store(&late)
+		err = try()
+		store.read.Store(nil)
+		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "expired")
+	}
+	got, err := lasting.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	require.Zero(t, got.Session.Attempts)
+	list, err := lasting.approvals.ListStanding(t.Context(), &v1.ListStandingRequest{})
+	require.NoError(t, err)
+	require.Empty(t, list.Standings)
 }
