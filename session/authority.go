@@ -26,6 +26,9 @@ type Authority struct {
 	// Behalf says that the node asks for itself, to keep or to give up what the
 	// principal waits for: then the epoch is not looked at.
 	Behalf bool
+	// Audited is the digest of what the node that asks will write of the command in its
+	// audit; zero where it keeps no chain. See Chain.
+	Audited Digest
 }
 
 // A Principal is a hash of whom a caller is known as; zero is nobody.
@@ -437,6 +440,7 @@ func (f *codec) authority(a **Authority) {
 		f.Fingerprint(1, (*[8]byte)(&(*a).Principal))
 		f.Uint64(2, &(*a).Epoch)
 		f.Bool(3, &(*a).Behalf)
+		f.digest(4, &(*a).Audited)
 	}
 }
 

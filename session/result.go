@@ -114,6 +114,11 @@ type Result struct {
 
 	Lapsed []Lapse // calls that this command found to have run out
 
+	// Chain is that of the audit as the command has left it; nil if the command has no
+	// link in it. Folds are the chains that ended by the way.
+	Chain *Chain
+	Folds []Fold
+
 	// Budgets are, first, the one that had no room for a call, or that the
 	// command was about; and those of which the command crossed a share.
 	Budgets []BudgetCount
@@ -156,7 +161,7 @@ type PoolCounts struct {
 // command of the entry writes into.
 func (s *State) afterSession(x *Session) *After {
 	y := x.copy()
-	y.entry, y.Pinned, y.IDs = 0, false, ids.Set{}
+	y.entry, y.Pinned, y.IDs, y.Chain = 0, false, ids.Set{}, nil
 	y.Open, y.Tools = slices.Clone(x.Open), slices.Clone(x.Tools)
 	return &After{Now: s.now, Session: y}
 }

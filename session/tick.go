@@ -189,6 +189,7 @@ func (s *State) repairClient(c *Repair, ns *Namespace) bool {
 			return false
 		}
 		ns.ForgotClients = max(ns.ForgotClients, min(over.IDs.Newest(), c.NewerThan))
+		s.fold(k, over.Chain, ns)
 		s.put(k, nil)
 		return true
 	}
