@@ -141,10 +141,6 @@ func (s *State) restore() {
 				x.Clear()
 			}
 			x.RaiseToken(s.firstToken())
-		case *Namespace:
-			ns := *x
-			ns.TokenFloor = max(ns.TokenFloor, s.firstToken())
-			s.write(k, &ns)
 		}
 	}
 }
