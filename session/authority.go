@@ -1,6 +1,7 @@
 package session
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,6 +34,13 @@ type Authority struct {
 
 // A Principal is a hash of whom a caller is known as; zero is nobody.
 type Principal [8]byte
+
+// PrincipalOf is the hash of a principal's name.
+func PrincipalOf(ns, name string) (p Principal) {
+	sum := sha256.Sum256([]byte(ns + "\x00" + name))
+	copy(p[:], sum[:])
+	return p
+}
 
 // Authorized is what commands embed that callers ask for.
 type Authorized struct {

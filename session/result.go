@@ -80,6 +80,9 @@ const (
 // The key has another version, or the list another length, than the caller named.
 const VersionConflict Code = 60
 
+// Codes is how many codes there are; they are numbered from 0.
+const Codes = int(numCodes)
+
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
 
