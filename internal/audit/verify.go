@@ -217,7 +217,7 @@ func (v *verifier) node(name string) {
 			v.wrong(l, "line %d of node %s stands behind line %d: it is there twice, was moved, or the log was begun anew", l.Seq, name, seq)
 			continue
 		case l.Seq > seq+1:
-			v.wrong(l, "%s of node %s missing before this one: removed, lost when the disk was full, or in a file that was not given", span(seq+1, l.Seq-1), name)
+			v.wrong(l, "%s missing before this one: removed, lost when the disk was full, or in a file that was not given", span(seq+1, l.Seq-1, name))
 			known = false
 		}
 		if known && next(hash, l.body) != l.hash {
@@ -227,11 +227,11 @@ func (v *verifier) node(name string) {
 	}
 }
 
-func span(from, to uint64) string {
+func span(from, to uint64, node string) string {
 	if from == to {
-		return fmt.Sprintf("line %d is", from)
+		return fmt.Sprintf("line %d of node %s is", from, node)
 	}
-	return fmt.Sprintf("lines %d to %d are", from, to)
+	return fmt.Sprintf("lines %d to %d of node %s are", from, to, node)
 }
 
 // chains follows the chains of records.
