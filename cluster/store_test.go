@@ -48,6 +48,12 @@ func (s *spread) OnLapse(tell func([]session.Lapse)) {
 	}
 }
 
+func (s *spread) OnFold(tell func([]session.Fold)) {
+	for _, n := range s.nodes {
+		n.OnFold(tell)
+	}
+}
+
 func (s *spread) Changed() <-chan struct{}                       { return s.nodes[0].Changed() }
 func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next().Save(ctx, w) }
 func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }

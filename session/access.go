@@ -12,6 +12,7 @@ import (
 
 // write publishes a version that the present entry may go on writing into.
 func (s *State) write(k ref, r Record) {
+	s.writes(k)
 	s.written = append(s.written, writtenRecord{s.put(k, r), r})
 }
 
@@ -57,6 +58,7 @@ func (s *State) noteLapse(k ref, h *Held) {
 
 func (s *State) ownSession(k ref, x *Session) *Session {
 	if x.entry == s.entry {
+		s.writes(k)
 		return x
 	}
 	y := x.copy()
@@ -91,6 +93,7 @@ func (s *State) ownClient(k ref, x *Client) *Client {
 		return x
 	}
 	if x.entry == s.entry {
+		s.writes(k)
 		return x
 	}
 	y := x.copy()
@@ -106,8 +109,9 @@ func (s *State) dropClient(k ref) {
 		return
 	}
 	ns := s.namespace(k.ns)
-	if t := x.IDs.Newest(); t > ns.ForgotClients {
-		ns.ForgotClients = t
+	t := x.IDs.Newest()
+	if folded := s.fold(k, x.Chain, &ns); folded || t > ns.ForgotClients {
+		ns.ForgotClients = max(ns.ForgotClients, t)
 		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)
@@ -119,11 +123,12 @@ func (s *State) dropClient(k ref) {
 func (s *State) dropSession(k ref) {
 	ns := s.namespace(k.ns)
 	t := ids.Time(k.name)
-	if x, _ := s.lookup(k).(*Session); x != nil && t == 0 {
+	x, _ := s.lookup(k).(*Session)
+	if x != nil && t == 0 {
 		t = x.IDs.Newest()
 	}
-	if t > ns.ForgotSessions {
-		ns.ForgotSessions = t
+	if folded := x != nil && s.fold(k, x.Chain, &ns); folded || t > ns.ForgotSessions {
+		ns.ForgotSessions = max(ns.ForgotSessions, t)
 		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,10 +27,20 @@ type Authority struct {
 	// Behalf says that the node asks for itself, to keep or to give up what the
 	// principal waits for: then the epoch is not looked at.
 	Behalf bool
+	// Audited is the digest of what the node that asks will write of the command in its
+	// audit; zero where it keeps no chain. See Chain.
+	Audited Digest
 }
 
 // A Principal is a hash of whom a caller is known as; zero is nobody.
 type Principal [8]byte
+
+// PrincipalOf is the hash of a principal's name.
+func PrincipalOf(ns, name string) (p Principal) {
+	sum := sha256.Sum256([]byte(ns + "\x00" + name))
+	copy(p[:], sum[:])
+	return p
+}
 
 // Authorized is what commands embed that callers ask for.
 type Authorized struct {
@@ -437,6 +448,7 @@ func (f *codec) authority(a **Authority) {
 		f.Fingerprint(1, (*[8]byte)(&(*a).Principal))
 		f.Uint64(2, &(*a).Epoch)
 		f.Bool(3, &(*a).Behalf)
+		f.digest(4, &(*a).Audited)
 	}
 }
 

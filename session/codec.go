@@ -293,6 +293,12 @@ func (r *Result) fields(f *codec) {
 	}
 	f.Texts(24, &r.Rates)
 	f.Text(25, &r.Version)
+	f.chain(26, &r.Chain)
+	for i, n := elements(f, 27, &r.Folds, math.MaxInt); i < n; i++ {
+		for m := f.Message(27, true); f.Visit(&m); {
+			r.Folds[i].fields(f)
+		}
+	}
 }
 
 func (a *After) fields(f *codec) {

@@ -84,10 +84,11 @@ func oneOfEach() map[Key]Record {
 			}},
 			IDs: finished, More: &More{Parent: "y", Attributes: []Attr{{"k", "v"}}, Baseline: Digest{23}, Drift: 24, Token: Digest{25}},
 			Gates: &Gates{Signal: Kill, Reason: "r", Since: 26, ModelCalls: 27, AgentCalls: 28, Handoffs: 29, FailedAt: 30},
+			Chain: &Chain{31, 32, Digest{33}},
 		},
 		"pn/x": pool,
 		"cn/x": &Client{
-			Used: 1, IDs: finished,
+			Used: 1, IDs: finished, Chain: &Chain{2, 3, Digest{4}},
 			Open: []Held{{
 				Holder: "cx s", Content: Fingerprint{1}, Started: 2, Deadline: 3, Until: 4, Tokens: 5, Tool: unique.Make("t"),
 				Pools: []Hold{{unique.Make("p"), 6, 7}}, Rule: 8, Kind: Handoff, Gates: &HeldGates{Owner: Principal{4}, Asked: &approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 12, Deadline: 13}, Request: Digest{14}, Rates: []Spent{{unique.Make("rate/x"), 9, 10, 11}}, Charges: []Charged{{unique.Make("b"), unique.Make(""), 1, 2, 3}}},
@@ -97,7 +98,7 @@ func oneOfEach() map[Key]Record {
 		"mn/x": &Name{Digest{1}, 2},
 		"in/x": &Pins{3},
 		"kn/x": &Counter{Value{Number: true, N: -4}, 5},
-		"nn/":  &Namespace{6, 7, 8, 9},
+		"nn/":  &Namespace{6, 7, 8, 9, &Chain{10, 11, Digest{12}}},
 		"bn/x": &Baseline{Digest{9}, "text"},
 		"hn/x": &Hash{"sha256:1"},
 		"un/x": &Budget{Budget: budget.Budget{Amount: 1, Used: 2, Per: 3, Made: 4, Period: 5}, Parent: "a", Depth: 6, Children: 7, Serial: 8},

@@ -181,6 +181,7 @@ func (f *codec) recordFields(r Record) {
 		f.Uint64(2, &r.ForgotClients)
 		f.Uint64(3, &r.TokenFloor)
 		f.Uint64(4, &r.Budgets)
+		f.chain(5, &r.Chain)
 	case *Baseline:
 		f.digest(1, &r.Hash)
 		f.Kept(2, &r.Text)
@@ -265,6 +266,7 @@ func (s *Session) fields(f *codec) {
 	s.IDs.Field(&f.Coder, 21)
 	f.more(22, &s.More)
 	f.gates(23, &s.Gates)
+	f.chain(24, &s.Chain)
 }
 
 func (c *Client) fields(f *codec) {
@@ -272,6 +274,7 @@ func (c *Client) fields(f *codec) {
 	f.open(2, &c.Open)
 	c.IDs.Field(&f.Coder, 3)
 	f.Uint64(4, &c.Born)
+	f.chain(5, &c.Chain)
 }
 
 // pins are shared by their bytes. They are bounded, for they come from clients;

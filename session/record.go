@@ -78,6 +78,7 @@ type Session struct {
 	IDs   ids.Set
 	More  *More // what few sessions have
 	Gates *Gates
+	Chain *Chain // of the audit; nil where none is kept
 }
 
 // Phase says whether a session admits calls.
@@ -184,7 +185,8 @@ type Client struct {
 	// from what a loss had left. It is lowered to what the namespace has
 	// forgotten, which only a repair lowers, with the next thing that the client
 	// does: what is forgotten after a repair does not raise it again.
-	Born uint64
+	Born  uint64
+	Chain *Chain // of the audit; nil where none is kept
 }
 
 // Policy is a tree of files, content-addressed; immutable but for its names.
@@ -220,6 +222,7 @@ type Namespace struct {
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
 	TokenFloor     uint64 // largest last token of a deleted pool
 	Budgets        uint64 // that were ever made, which tells apart those of one name
+	Chain          *Chain // of the audit, into which those of dropped records go; nil where none is kept
 }
 
 // Baseline is the first output of a session, which later ones are compared to.

@@ -80,6 +80,9 @@ const (
 // The key has another version, or the list another length, than the caller named.
 const VersionConflict Code = 60
 
+// Codes is how many codes there are; they are numbered from 0.
+const Codes = int(numCodes)
+
 // Failure reports whether the code means that there is no answer.
 func (c Code) Failure() bool { return c >= NotFound }
 
@@ -113,6 +116,11 @@ type Result struct {
 	Version string // that a key has, with VersionConflict
 
 	Lapsed []Lapse // calls that this command found to have run out
+
+	// Chain is that of the audit as the command has left it; nil if the command has no
+	// link in it. Folds are the chains that ended by the way.
+	Chain *Chain
+	Folds []Fold
 
 	// Budgets are, first, the one that had no room for a call, or that the
 	// command was about; and those of which the command crossed a share.
@@ -156,7 +164,7 @@ type PoolCounts struct {
 // command of the entry writes into.
 func (s *State) afterSession(x *Session) *After {
 	y := x.copy()
-	y.entry, y.Pinned, y.IDs = 0, false, ids.Set{}
+	y.entry, y.Pinned, y.IDs, y.Chain = 0, false, ids.Set{}, nil
 	y.Open, y.Tools = slices.Clone(x.Open), slices.Clone(x.Tools)
 	return &After{Now: s.now, Session: y}
 }

@@ -30,6 +30,8 @@ type State struct {
 	soonest    []time.Duration // the first of each dueBlock of these
 	written    []writtenRecord // in the entry under way
 	lapsed     []Lapse         // by the command under way
+	folds      []Fold          // likewise
+	link       linking         // likewise
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
 	names      [nameSlots]unique.Handle[string]
@@ -361,12 +363,14 @@ func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
 	s.entry++
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {
-		s.lapsed = nil
+		s.lapsed, s.folds = nil, nil
 		s.guard(c)
+		s.startLink(c)
 		if !s.staleAccess(c, &results[i]) {
 			s.apply(c, &results[i])
+			s.endLink(&results[i])
 		}
-		results[i].Lapsed = s.lapsed
+		results[i].Lapsed, results[i].Folds = s.lapsed, s.folds
 	}
 	s.touched = nil
 	for _, w := range s.written {

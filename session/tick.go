@@ -141,10 +141,6 @@ func (s *State) restore() {
 				x.Clear()
 			}
 			x.RaiseToken(s.firstToken())
-		case *Namespace:
-			ns := *x
-			ns.TokenFloor = max(ns.TokenFloor, s.firstToken())
-			s.write(k, &ns)
 		}
 	}
 }
@@ -189,6 +185,7 @@ func (s *State) repairClient(c *Repair, ns *Namespace) bool {
 			return false
 		}
 		ns.ForgotClients = max(ns.ForgotClients, min(over.IDs.Newest(), c.NewerThan))
+		s.fold(k, over.Chain, ns)
 		s.put(k, nil)
 		return true
 	}

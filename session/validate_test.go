@@ -33,7 +33,7 @@ func validCommands() map[string]Command {
 			Limits: Limits{MaxConcurrent: 1, PerTool: []ToolLimit{{"a", 0}, {"b", 1}}, Kinds: []KindLimit{{Model, 0}, {Agent, 1}}}},
 		"DeletePolicy":   &DeletePolicy{NS: "default", By: by, Digest: Digest{1}, Names: []string{"p", "q"}},
 		"Set":            &Set{NS: "default", By: by, Key: "any key", Value: Value{Text: "two\nlines"}},
-		"Delete":         &Delete{Authorized: Authorized{&Authority{Principal: Principal{1, 2}, Epoch: 3}}, NS: "default", By: by, Key: "k"},
+		"Delete":         &Delete{Authorized: Authorized{&Authority{Principal: Principal{1, 2}, Epoch: 3, Audited: Digest{4}}}, NS: "default", By: by, Key: "k"},
 		"Increment":      &Increment{NS: "default", By: by, Key: "k", Amount: math.MinInt64},
 		"Tick":           &Tick{Keys: []Key{"sdefault/x", "ndefault/"}},
 		"Restore":        &Restore{},

@@ -39,6 +39,7 @@ type Answer struct {
 	Result  session.Result // of a command that was applied
 	Index   uint64         // its place in the order, 0 where the store has none
 	Err     error          // why there is no result; wraps ErrInvalid where the command is wrong
+	Line    uint64         // of the audit of who asked, who sets it; 0 if it has none
 }
 
 // Done is the answer to a command that was applied.

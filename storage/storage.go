@@ -25,6 +25,9 @@ type Store interface {
 	// that answers the entry. One that never learns what became of the entry
 	// tells nobody. There is one tell, which must not wait; nil ends it.
 	OnLapse(tell func([]session.Lapse))
+	// OnFold likewise has it tell of the chains of the audit that have ended with
+	// their records.
+	OnFold(tell func([]session.Fold))
 	// Changed is sent to after records have changed, at least once after the
 	// latest change. It has one receiver.
 	Changed() <-chan struct{}

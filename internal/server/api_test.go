@@ -169,6 +169,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 	require.NoError(t, stream.Err())
 
 	other := start(t)
+	chains.leave(other.store)
 	other.restore(snapshot.Bytes(), nil)
 	s := other.getSession("s")
 	require.EqualValues(t, 2, s.Attempts)

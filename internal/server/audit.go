@@ -31,6 +31,7 @@ type auditor struct {
 	metrics *metrics
 	journal *record.Journal
 	store   order.Reader
+	names   principals
 }
 
 // add adds a line of an operation, which is written before the operation is

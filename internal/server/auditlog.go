@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"io"
 	"math"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/seeded"
 	"example.com/govnode/internal/server/fault"
 )
@@ -31,6 +33,7 @@ type auditLog struct {
 	state    func(trouble error) // told when lines cannot be written, and with nil when they can again
 
 	mu      sync.Mutex
+	chain   *audit.Tail // of the lines; nil where they have none
 	pending []byte
 	spare   []byte
 	added   uint64        // lines so far; the number of the latest
@@ -92,7 +95,14 @@ func (l *auditLog) add(build func(line) line) uint64 {
 		return lostLine
 	}
 	l.added++
-	l.pending = append(build(append(l.pending, '{')), '}', '\n')
+	from := len(l.pending)
+	l.pending = build(append(l.pending, '{'))
+	if l.chain != nil {
+		l.pending = l.chain.Seal(l.pending, from)
+	} else {
+		l.pending = append(l.pending, '}')
+	}
+	l.pending = append(l.pending, '\n')
 	return l.added
 }
 
@@ -355,5 +365,9 @@ func (l line) text(name, text string) line {
 }
 
 func (l line) bool(name string, v bool) line { return strconv.AppendBool(l.name(name), v) }
+
+func (l line) hex(name string, b []byte) line {
+	return append(hex.AppendEncode(append(l.name(name), '"'), b), '"')
+}
 
 func (l line) number(name string, v uint64) line { return strconv.AppendUint(l.name(name), v, 10) }

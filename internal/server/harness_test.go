@@ -3,10 +3,13 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,10 +21,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -76,10 +81,13 @@ func start(t testing.TB, change ...func(*server.Config)) *node {
 
 func startOn(t testing.TB, store storage.Store, change ...func(*server.Config)) *node {
 	t.Helper()
-	audit := &lines{}
-	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: audit}
+	log := &lines{}
+	cfg := server.Config{Store: store, Node: "n1", Version: "test", Audit: log}
 	for _, c := range change {
 		c(&cfg)
+	}
+	if _, whole := store.(*storage.Memory); whole && cfg.Audit == io.Writer(log) { // most tests are of the chains as well
+		cfg.AuditChain = chains.join(t, store, log)
 	}
 	s, err := server.New(cfg)
 	require.NoError(t, err)
@@ -94,7 +102,7 @@ func startOn(t testing.TB, store storage.Store, change ...func(*server.Config)) 
 		h.Close()
 	})
 	plain := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-	return &node{t: t, url: h.URL, server: s, store: store, audit: audit, http: plain, clients: clientsOf(plain, h.URL)}
+	return &node{t: t, url: h.URL, server: s, store: store, audit: log, http: plain, clients: clientsOf(plain, h.URL)}
 }
 
 // h2 is a client that speaks HTTP/2 without TLS, as gRPC does.
@@ -251,7 +259,7 @@ func (l *lines) Write(b []byte) (int, error) {
 func (l *lines) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.buf.String()
+	return bare(l.buf.String())
 }
 
 // all returns every line as a JSON object.
@@ -260,12 +268,84 @@ func (l *lines) all(t testing.TB) []map[string]any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []map[string]any
-	for line := range strings.Lines(l.buf.String()) {
+	for line := range strings.Lines(bare(l.buf.String())) {
 		m := map[string]any{}
 		require.NoError(t, json.Unmarshal([]byte(line), &m), "%s", line)
 		out = append(out, m)
 	}
 	return out
+}
+
+var (
+	changeLine = regexp.MustCompile(`(?m)^\{[^\n]*"event_type":"(change|chain_ended)"[^\n]*\n`)
+	seal       = regexp.MustCompile(`(?m),"node":"[^"]*","seq":\d+,"sha256":"[0-9a-f]*"\}$`)
+)
+
+// bare is the log without what chains add to it.
+func bare(text string) string {
+	return seal.ReplaceAllString(changeLine.ReplaceAllString(text, ""), "}")
+}
+
+// chains are the logs of the nodes of each store, which are verified when a test ends.
+var chains = chained{of: map[storage.Store][]*lines{}}
+
+type chained struct {
+	mu sync.Mutex
+	of map[storage.Store][]*lines
+}
+
+func (c *chained) join(t testing.TB, store storage.Store, l *lines) *audit.Tail {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.of[store]) == 0 {
+		t.Cleanup(func() { c.verify(t, store) }) // behind those of the nodes
+	}
+	c.of[store] = append(c.of[store], l)
+	return &audit.Tail{Node: fmt.Sprint("n", len(c.of[store]))}
+}
+
+func (c *chained) verify(t testing.TB, store storage.Store) {
+	c.mu.Lock()
+	all := c.of[store]
+	delete(c.of, store)
+	c.mu.Unlock()
+	if t.Failed() || len(all) == 0 {
+		return
+	}
+	report, err := audit.Verify(files(all...), headsOf(t, store))
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+}
+
+// leave is for stores into which something comes that no node was asked for.
+func (c *chained) leave(store storage.Store) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of[store] = nil
+}
+
+func files(all ...*lines) (files []audit.File) {
+	for i, l := range all {
+		l.mu.Lock()
+		files = append(files, audit.File{Name: fmt.Sprint("n", i+1), Text: strings.NewReader(l.buf.String())})
+		l.mu.Unlock()
+	}
+	return files
+}
+
+func headsOf(t testing.TB, store storage.Store) *audit.Heads {
+	view, err := store.View(context.Background(), storage.Latest)
+	if err != nil {
+		return nil // it is closed, or broken on purpose
+	}
+	found, err := view.Find("", "", 1<<20, func(_ session.Key, r session.Record) bool { return session.ChainOfRecord(r) != nil })
+	require.NoError(t, err)
+	heads := &audit.Heads{At: time.Now()}
+	for _, e := range found {
+		c := session.ChainOfRecord(e.Record)
+		heads.Links = append(heads.Links, audit.Link{Chain: e.Key, N: c.N, Generation: c.Generation, Head: hex.EncodeToString(c.Head[:])})
+	}
+	return heads
 }
 
 // eventually waits for a condition that another goroutine brings about.

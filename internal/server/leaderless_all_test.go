@@ -171,6 +171,7 @@ func TestEveryMethodWithoutALeader(t *testing.T) {
 		"ClusterService/RepairIDs":          {{`{}`, false}},
 		"AccessService/WhoAmI":              {{`{}`, true}},
 		"AccessService/CreateToken":         {{`{"tokenId":"abcd","secretSha256":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE=","roles":["ROLE_AGENT"]}`, false}},
+		"AccessService/ListChains":          {{`{}`, false}},
 		"AccessService/ListTokens":          {{`{}`, false}, {`{"consistency":"CONSISTENCY_STALE"}`, true}},
 		"AccessService/RevokeToken":         {{`{"tokenId":"abcd"}`, false}},
 		"AccessService/DenySubject":         {{`{"subject":"cert:a"}`, false}},

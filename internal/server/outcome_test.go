@@ -386,7 +386,7 @@ var changings = map[string]changing{
 // operations of others, and are tried with each of those.
 var unchanging = []string{
 	"CallService/BatchCalls", "CallService/Exchange",
-	"AccessService/WhoAmI", "AccessService/ListTokens", "AccessService/GetQuotas",
+	"AccessService/WhoAmI", "AccessService/ListTokens", "AccessService/ListChains", "AccessService/GetQuotas",
 	"ClusterService/Status", "ClusterService/Snapshot",
 	"CounterService/Get", "CounterService/BatchGet", "CounterService/Range",
 	"ApprovalService/Get", "ApprovalService/List", "ApprovalService/ListStanding",

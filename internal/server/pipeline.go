@@ -240,6 +240,9 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
+		if w.Answer != nil {
+			op.state().trace.Wrote(w.Answer.Line)
+		}
 		goesOn := err == nil && w.Held != nil && !w.Held.Over
 		if goesOn {
 			err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })

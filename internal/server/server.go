@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/flows"
@@ -121,6 +122,9 @@ type Config struct {
 
 	// NewID draws ids for what a caller left unnamed; nil draws ULIDs.
 	NewID func() string
+	// AuditChain is where the chain of the audit's lines stands; nil keeps none. Each
+	// change then has a line, and a link in a chain of the state.
+	AuditChain *audit.Tail
 	// Now is the time of day, for audit lines; nil means time.Now.
 	Now func() time.Time
 }
@@ -223,7 +227,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
 	s.leader = members.NewWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
-	store := cfg.Store
+	s.audit = &auditor{now: cfg.Now, metrics: m, log: &auditLog{
+		to: cfg.Audit, chain: cfg.AuditChain, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
+	}}
+	s.audit.log.init()
+	kept := s.audit.chained(cfg.Store)
+	store := kept
 	if cfg.Cluster != nil {
 		store = s.leader.Before(store)
 	}
@@ -243,10 +252,7 @@ func New(cfg Config) (*Server, error) {
 		Cluster: cfg.Cluster, Client: cfg.Peers, Secure: cfg.PeerTLS != nil, Cut: m.cut, Drained: s.drained,
 		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Followers) },
 	}
-	s.audit = &auditor{now: cfg.Now, metrics: m, journal: journal, store: store, log: &auditLog{
-		to: cfg.Audit, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
-	}}
-	s.audit.log.init()
+	s.audit.journal, s.audit.store = journal, store
 	s.limits = &limits.Service{
 		Store: s.store, Now: cfg.Now, Changed: s.audit.limited,
 		Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) },
@@ -265,9 +271,10 @@ func New(cfg Config) (*Server, error) {
 	if s.disk, err = gate.NewDisk(cfg.Registry, cfg.Logger, cfg.DiskReserve, cfg.DiskFree); err != nil {
 		return nil, err
 	}
-	s.waits = waiting.New(cfg.Store, cfg.Logger, m.waiting, m.stopped, m.waited, s.drained)
-	s.sweeper = sweep.New(cfg.Store, cfg.Logger, m.killed)
+	s.waits = waiting.New(kept, cfg.Logger, m.waiting, m.stopped, m.waited, s.drained)
+	s.sweeper = sweep.New(kept, cfg.Logger, m.killed)
 	cfg.Store.OnLapse(s.lapsed)
+	cfg.Store.OnFold(s.audit.folded)
 	s.leader.Start()
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
@@ -425,6 +432,7 @@ func (s *Server) Close() error {
 	s.sweeper.Close()
 	s.waits.Close()
 	s.cfg.Store.OnLapse(nil)
+	s.cfg.Store.OnFold(nil)
 	s.audit.log.close()
 	s.leader.Close()
 	s.memory.Close()

@@ -154,6 +154,9 @@ func (g *Generator) authorized(c session.Command) session.Command {
 	if g.once(40) {
 		a.Epoch = max(a.Epoch, 1) - 1
 	}
+	if !g.once(10) {
+		a.Audited = g.digest()
+	}
 	d.Authorize(a)
 	return d
 }

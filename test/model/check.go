@@ -216,13 +216,15 @@ func (c *Checker) count(cmd session.Command, r *session.Result) {
 func Kind(c session.Command) string { return fmt.Sprintf("%T", c)[len("*session."):] }
 
 func (c *Checker) same(want, got *session.Result) bool {
-	c.a, c.b = session.AppendResult(c.a[:0], want), session.AppendResult(c.b[:0], got)
+	bare := *got
+	bare.Chain, bare.Folds = nil, nil // the laws look at chains
+	c.a, c.b = session.AppendResult(c.a[:0], want), session.AppendResult(c.b[:0], &bare)
 	return bytes.Equal(c.a, c.b)
 }
 
 // record compares the record of a key with the model's.
 func (c *Checker) record(k session.Key) error {
-	want, got := c.Model.Record(k), c.whole.Get(k)
+	want, got := c.Model.Record(k), unchained(c.whole.Get(k))
 	if want == nil && got == nil {
 		return nil
 	}

@@ -26,6 +26,7 @@ type laws struct {
 	halts    map[string]map[session.Target]session.SignalKind // that stand, by namespace
 	consents map[session.Key]map[string]*consent
 	standing map[session.Key]*leave
+	chains   map[session.Key]*session.Chain
 	now      time.Duration
 	alone    bool // the command has an entry of its own
 	broken   string
@@ -40,14 +41,25 @@ func newLaws() *laws {
 		held: map[session.Key]map[string][]session.Grant{}, tallies: map[session.Key]*tally{}, opened: map[session.Key]time.Duration{}, queues: map[session.Key][]string{}, waits: map[session.Key]map[string]bool{},
 		rates: map[session.Key]*window{}, halts: map[string]map[session.Target]session.SignalKind{},
 		consents: map[session.Key]map[string]*consent{}, standing: map[session.Key]*leave{},
+		chains: map[session.Key]*session.Chain{},
 	}
 }
 
 func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command, results []session.Result) string {
 	l.now, l.alone = now, len(cmds) == 1
 	pools, sessions := map[session.Key]bool{}, map[session.Key]bool{}
+	generation := s.Generation() // as it was before the entry
+	for _, c := range cmds {
+		if _, ok := c.(*session.Restore); ok {
+			generation--
+		}
+	}
 	for i, c := range cmds {
 		l.answer(s, c, &results[i])
+		if _, ok := c.(*session.Restore); ok {
+			generation++
+		}
+		l.chained(generation, c, &results[i])
 		for _, k := range session.Footprint(c) {
 			switch k.Kind() {
 			case session.KindPool:
@@ -59,6 +71,9 @@ func (l *laws) check(now time.Duration, s *session.State, cmds []session.Command
 	}
 	for k := range sessions {
 		l.lapse(s, k)
+	}
+	for _, c := range cmds {
+		l.heads(s, c)
 	}
 	for k := range pools {
 		if p, ok := s.Get(k).(*session.Pool); ok {

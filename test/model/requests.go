@@ -246,9 +246,6 @@ func (m *Model) restore() {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })
 			p.queue, p.last = nil, max(p.last, m.Generation<<40)
 		}
-		if s.tokenFloor|s.forgotClients|s.forgotSessions|s.budgetsMade != 0 {
-			s.tokenFloor = max(s.tokenFloor, m.Generation<<40)
-		}
 	}
 	slices.Sort(all)
 	for _, k := range all {

@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"crypto/sha256"
 	"path"
 	"slices"
 	"time"
@@ -42,17 +41,10 @@ func (p *Principal) String() string {
 	return p.Name
 }
 
-// principalHash names a principal in commands: eight bytes, so that a slot has room.
-func principalHash(ns, name string) (p session.Principal) {
-	sum := sha256.Sum256([]byte(ns + "\x00" + name))
-	copy(p[:], sum[:])
-	return p
-}
-
 // judgedBy is the principal under a record of its namespace.
 func (p Principal) judgedBy(record session.Record) *Principal {
 	p.record = record
-	p.authority = &session.Authority{Principal: principalHash(p.Namespace, p.Name), Epoch: session.EpochOf(record)}
+	p.authority = &session.Authority{Principal: session.PrincipalOf(p.Namespace, p.Name), Epoch: session.EpochOf(record)}
 	return &p
 }
 

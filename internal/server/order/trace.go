@@ -30,6 +30,7 @@ type Trace struct {
 func (t *Trace) Note(answers []storage.Answer) {
 	for i := range answers {
 		a := &answers[i]
+		t.Wrote(a.Line)
 		switch {
 		case a.Outcome == storage.NotApplied:
 		case a.Outcome == storage.Applied && a.Result.Code.Failure(): // that is no answer, and nothing changed

@@ -147,6 +147,65 @@ func (s *Service) ListTokens(ctx context.Context, req *v1.ListTokensRequest) (*v
 	return out, nil
 }
 
+// chained are the kinds of records that have chains.
+var chained = []byte{session.KindSession, session.KindClient} // that of the namespace comes first
+
+// ListChains returns the heads of chains, kind by kind. The page token is the kind and the
+// name of the last record that was looked at.
+func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v1.ListChainsResponse, error) {
+	f := &input.Fields{}
+	page := order.PageOf(f, req.PageSize, "")
+	f.Text("pageToken", req.PageToken, input.Bound{Max: input.Caps.CounterKey.Max + 1})
+	ns := s.namespace(ctx, f, req.Namespace, false)
+	if f.Err != nil {
+		return nil, f.Err
+	}
+	kind, after := chained[0], ""
+	if req.PageToken != "" {
+		if kind, after = req.PageToken[0], req.PageToken[1:]; !slices.Contains(chained, kind) {
+			f.Refuse("pageToken", "%q is none that this method gave", req.PageToken)
+			return nil, f.Err
+		}
+	}
+	out := &v1.ListChainsResponse{At: s.Now().UnixMilli()}
+	view, err := s.Store.View(ctx, storage.Latest)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	out.AppliedIndex = view.Index
+	if req.PageToken == "" {
+		found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		if session.ChainOfRecord(found.Record) != nil {
+			out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
+		}
+	}
+	for i := slices.Index(chained, kind); i < len(chained); i++ {
+		prefix := session.Prefix(chained[i], ns)
+		from := prefix + session.Key(after)
+		after = ""
+		found, err := view.Find(prefix, from, page.Size-len(out.Chains), func(_ session.Key, r session.Record) bool { return session.ChainOfRecord(r) != nil })
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		for _, e := range found {
+			out.Chains = append(out.Chains, chainOf(e.Key, e.Record))
+		}
+		if len(out.Chains) >= page.Size {
+			out.NextPageToken = string(chained[i]) + found[len(found)-1].Key.Name()
+			return out, nil
+		}
+	}
+	return out, nil
+}
+
+func chainOf(k session.Key, r session.Record) *v1.Chain {
+	c := session.ChainOfRecord(r)
+	return &v1.Chain{Key: string(k), Links: c.N, Generation: c.Generation, Head: c.Head[:]}
+}
+
 // RevokeToken ends a token.
 func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {
 	f := &input.Fields{}

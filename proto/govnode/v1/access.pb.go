@@ -749,6 +749,202 @@ func (x *ListTokensResponse) GetAppliedIndex() uint64 {
 	return 0
 }
 
+type ListChainsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`                // the caller's own if empty
+	PageSize      int32                  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"` // 100 if 0, at most 1000
+	PageToken     string                 `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChainsRequest) Reset() {
+	*x = ListChainsRequest{}
+	mi := &file_govnode_v1_access_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChainsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChainsRequest) ProtoMessage() {}
+
+func (x *ListChainsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_access_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChainsRequest.ProtoReflect.Descriptor instead.
+func (*ListChainsRequest) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListChainsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListChainsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListChainsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListChainsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chains        []*Chain               `protobuf:"bytes,1,rep,name=chains,proto3" json:"chains,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // empty: these were the last
+	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"` // Unix milliseconds, of the node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChainsResponse) Reset() {
+	*x = ListChainsResponse{}
+	mi := &file_govnode_v1_access_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChainsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChainsResponse) ProtoMessage() {}
+
+func (x *ListChainsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_access_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChainsResponse.ProtoReflect.Descriptor instead.
+func (*ListChainsResponse) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListChainsResponse) GetChains() []*Chain {
+	if x != nil {
+		return x.Chains
+	}
+	return nil
+}
+
+func (x *ListChainsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListChainsResponse) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *ListChainsResponse) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type Chain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // of the record
+	Links         uint64                 `protobuf:"varint,2,opt,name=links,proto3" json:"links,omitempty"`
+	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // of the state when the latest was added
+	Head          []byte                 `protobuf:"bytes,4,opt,name=head,proto3" json:"head,omitempty"`              // SHA-256
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chain) Reset() {
+	*x = Chain{}
+	mi := &file_govnode_v1_access_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chain) ProtoMessage() {}
+
+func (x *Chain) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_v1_access_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chain.ProtoReflect.Descriptor instead.
+func (*Chain) Descriptor() ([]byte, []int) {
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Chain) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Chain) GetLinks() uint64 {
+	if x != nil {
+		return x.Links
+	}
+	return 0
+}
+
+func (x *Chain) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Chain) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
 type DeniedSubject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"` // as of WhoAmI: cert:NAME or jwt:SUBJECT, or jti:ID of one JWT
@@ -760,7 +956,7 @@ type DeniedSubject struct {
 
 func (x *DeniedSubject) Reset() {
 	*x = DeniedSubject{}
-	mi := &file_govnode_v1_access_proto_msgTypes[8]
+	mi := &file_govnode_v1_access_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +968,7 @@ func (x *DeniedSubject) String() string {
 func (*DeniedSubject) ProtoMessage() {}
 
 func (x *DeniedSubject) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[8]
+	mi := &file_govnode_v1_access_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +981,7 @@ func (x *DeniedSubject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeniedSubject.ProtoReflect.Descriptor instead.
 func (*DeniedSubject) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{8}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeniedSubject) GetSubject() string {
@@ -821,7 +1017,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_govnode_v1_access_proto_msgTypes[9]
+	mi := &file_govnode_v1_access_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +1029,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[9]
+	mi := &file_govnode_v1_access_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +1042,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{9}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeTokenRequest) GetRequestId() string {
@@ -887,7 +1083,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_govnode_v1_access_proto_msgTypes[10]
+	mi := &file_govnode_v1_access_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +1095,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[10]
+	mi := &file_govnode_v1_access_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +1108,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{10}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RevokeTokenResponse) GetRevoked() bool {
@@ -942,7 +1138,7 @@ type DenySubjectRequest struct {
 
 func (x *DenySubjectRequest) Reset() {
 	*x = DenySubjectRequest{}
-	mi := &file_govnode_v1_access_proto_msgTypes[11]
+	mi := &file_govnode_v1_access_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1150,7 @@ func (x *DenySubjectRequest) String() string {
 func (*DenySubjectRequest) ProtoMessage() {}
 
 func (x *DenySubjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[11]
+	mi := &file_govnode_v1_access_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1163,7 @@ func (x *DenySubjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenySubjectRequest.ProtoReflect.Descriptor instead.
 func (*DenySubjectRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{11}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DenySubjectRequest) GetRequestId() string {
@@ -1014,7 +1210,7 @@ type DenySubjectResponse struct {
 
 func (x *DenySubjectResponse) Reset() {
 	*x = DenySubjectResponse{}
-	mi := &file_govnode_v1_access_proto_msgTypes[12]
+	mi := &file_govnode_v1_access_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1222,7 @@ func (x *DenySubjectResponse) String() string {
 func (*DenySubjectResponse) ProtoMessage() {}
 
 func (x *DenySubjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[12]
+	mi := &file_govnode_v1_access_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1235,7 @@ func (x *DenySubjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenySubjectResponse.ProtoReflect.Descriptor instead.
 func (*DenySubjectResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{12}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DenySubjectResponse) GetIndex() uint64 {
@@ -1061,7 +1257,7 @@ type AllowSubjectRequest struct {
 
 func (x *AllowSubjectRequest) Reset() {
 	*x = AllowSubjectRequest{}
-	mi := &file_govnode_v1_access_proto_msgTypes[13]
+	mi := &file_govnode_v1_access_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1269,7 @@ func (x *AllowSubjectRequest) String() string {
 func (*AllowSubjectRequest) ProtoMessage() {}
 
 func (x *AllowSubjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[13]
+	mi := &file_govnode_v1_access_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1282,7 @@ func (x *AllowSubjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowSubjectRequest.ProtoReflect.Descriptor instead.
 func (*AllowSubjectRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{13}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AllowSubjectRequest) GetRequestId() string {
@@ -1127,7 +1323,7 @@ type AllowSubjectResponse struct {
 
 func (x *AllowSubjectResponse) Reset() {
 	*x = AllowSubjectResponse{}
-	mi := &file_govnode_v1_access_proto_msgTypes[14]
+	mi := &file_govnode_v1_access_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1335,7 @@ func (x *AllowSubjectResponse) String() string {
 func (*AllowSubjectResponse) ProtoMessage() {}
 
 func (x *AllowSubjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[14]
+	mi := &file_govnode_v1_access_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1348,7 @@ func (x *AllowSubjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowSubjectResponse.ProtoReflect.Descriptor instead.
 func (*AllowSubjectResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{14}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AllowSubjectResponse) GetAllowed() bool {
@@ -1188,7 +1384,7 @@ type Quotas struct {
 
 func (x *Quotas) Reset() {
 	*x = Quotas{}
-	mi := &file_govnode_v1_access_proto_msgTypes[15]
+	mi := &file_govnode_v1_access_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1396,7 @@ func (x *Quotas) String() string {
 func (*Quotas) ProtoMessage() {}
 
 func (x *Quotas) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[15]
+	mi := &file_govnode_v1_access_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1409,7 @@ func (x *Quotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
 func (*Quotas) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{15}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Quotas) GetSessions() int64 {
@@ -1298,7 +1494,7 @@ type PutQuotasRequest struct {
 
 func (x *PutQuotasRequest) Reset() {
 	*x = PutQuotasRequest{}
-	mi := &file_govnode_v1_access_proto_msgTypes[16]
+	mi := &file_govnode_v1_access_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1506,7 @@ func (x *PutQuotasRequest) String() string {
 func (*PutQuotasRequest) ProtoMessage() {}
 
 func (x *PutQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[16]
+	mi := &file_govnode_v1_access_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1519,7 @@ func (x *PutQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutQuotasRequest.ProtoReflect.Descriptor instead.
 func (*PutQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{16}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PutQuotasRequest) GetRequestId() string {
@@ -1364,7 +1560,7 @@ type PutQuotasResponse struct {
 
 func (x *PutQuotasResponse) Reset() {
 	*x = PutQuotasResponse{}
-	mi := &file_govnode_v1_access_proto_msgTypes[17]
+	mi := &file_govnode_v1_access_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1572,7 @@ func (x *PutQuotasResponse) String() string {
 func (*PutQuotasResponse) ProtoMessage() {}
 
 func (x *PutQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[17]
+	mi := &file_govnode_v1_access_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1585,7 @@ func (x *PutQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutQuotasResponse.ProtoReflect.Descriptor instead.
 func (*PutQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{17}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutQuotasResponse) GetQuotas() *Quotas {
@@ -1416,7 +1612,7 @@ type GetQuotasRequest struct {
 
 func (x *GetQuotasRequest) Reset() {
 	*x = GetQuotasRequest{}
-	mi := &file_govnode_v1_access_proto_msgTypes[18]
+	mi := &file_govnode_v1_access_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1624,7 @@ func (x *GetQuotasRequest) String() string {
 func (*GetQuotasRequest) ProtoMessage() {}
 
 func (x *GetQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[18]
+	mi := &file_govnode_v1_access_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1637,7 @@ func (x *GetQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotasRequest.ProtoReflect.Descriptor instead.
 func (*GetQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{18}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetQuotasRequest) GetNamespace() string {
@@ -1469,7 +1665,7 @@ type GetQuotasResponse struct {
 
 func (x *GetQuotasResponse) Reset() {
 	*x = GetQuotasResponse{}
-	mi := &file_govnode_v1_access_proto_msgTypes[19]
+	mi := &file_govnode_v1_access_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1677,7 @@ func (x *GetQuotasResponse) String() string {
 func (*GetQuotasResponse) ProtoMessage() {}
 
 func (x *GetQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_v1_access_proto_msgTypes[19]
+	mi := &file_govnode_v1_access_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1690,7 @@ func (x *GetQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQuotasResponse.ProtoReflect.Descriptor instead.
 func (*GetQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_govnode_v1_access_proto_rawDescGZIP(), []int{19}
+	return file_govnode_v1_access_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetQuotasResponse) GetQuotas() *Quotas {
@@ -1593,7 +1789,24 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\v2\x11.govnode.v1.TokenR\x06tokens\x121\n" +
 	"\x06denied\x18\x02 \x03(\v2\x19.govnode.v1.DeniedSubjectR\x06denied\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12#\n" +
-	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\"^\n" +
+	"\rapplied_index\x18\x04 \x01(\x04R\fappliedIndex\"m\n" +
+	"\x11ListChainsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\x9c\x01\n" +
+	"\x12ListChainsResponse\x12)\n" +
+	"\x06chains\x18\x01 \x03(\v2\x11.govnode.v1.ChainR\x06chains\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12\x0e\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\"c\n" +
+	"\x05Chain\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05links\x18\x02 \x01(\x04R\x05links\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\rR\n" +
+	"generation\x12\x12\n" +
+	"\x04head\x18\x04 \x01(\fR\x04head\"^\n" +
 	"\rDeniedSubject\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1b\n" +
@@ -1669,12 +1882,15 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\rSCOPE_CLUSTER\x10\x03\x12\x10\n" +
 	"\fSCOPE_TOKENS\x10\x04\x12\x0e\n" +
 	"\n" +
-	"SCOPE_SELF\x10\x052\xcb\x05\n" +
+	"SCOPE_SELF\x10\x052\xa4\x06\n" +
 	"\rAccessService\x12G\n" +
 	"\x06WhoAmI\x12\x19.govnode.v1.WhoAmIRequest\x1a\x1a.govnode.v1.WhoAmIResponse\"\x06ڻ\x18\x02\b\x05\x12Y\n" +
 	"\vCreateToken\x12\x1e.govnode.v1.CreateTokenRequest\x1a\x1f.govnode.v1.CreateTokenResponse\"\tڻ\x18\x05\b\x04\x12\x01\x06\x12W\n" +
 	"\n" +
 	"ListTokens\x12\x1d.govnode.v1.ListTokensRequest\x1a\x1e.govnode.v1.ListTokensResponse\"\n" +
+	"ڻ\x18\x06\b\x04\x12\x02\x06\x05\x12W\n" +
+	"\n" +
+	"ListChains\x12\x1d.govnode.v1.ListChainsRequest\x1a\x1e.govnode.v1.ListChainsResponse\"\n" +
 	"ڻ\x18\x06\b\x04\x12\x02\x06\x05\x12Y\n" +
 	"\vRevokeToken\x12\x1e.govnode.v1.RevokeTokenRequest\x1a\x1f.govnode.v1.RevokeTokenResponse\"\tڻ\x18\x05\b\x04\x12\x01\x06\x12Y\n" +
 	"\vDenySubject\x12\x1e.govnode.v1.DenySubjectRequest\x1a\x1f.govnode.v1.DenySubjectResponse\"\tڻ\x18\x05\b\x04\x12\x01\x06\x12\\\n" +
@@ -1697,7 +1913,7 @@ func file_govnode_v1_access_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_v1_access_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_govnode_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_govnode_v1_access_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_govnode_v1_access_proto_goTypes = []any{
 	(Role)(0),                          // 0: govnode.v1.Role
 	(Scope)(0),                         // 1: govnode.v1.Scope
@@ -1709,21 +1925,24 @@ var file_govnode_v1_access_proto_goTypes = []any{
 	(*CreateTokenResponse)(nil),        // 7: govnode.v1.CreateTokenResponse
 	(*ListTokensRequest)(nil),          // 8: govnode.v1.ListTokensRequest
 	(*ListTokensResponse)(nil),         // 9: govnode.v1.ListTokensResponse
-	(*DeniedSubject)(nil),              // 10: govnode.v1.DeniedSubject
-	(*RevokeTokenRequest)(nil),         // 11: govnode.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),        // 12: govnode.v1.RevokeTokenResponse
-	(*DenySubjectRequest)(nil),         // 13: govnode.v1.DenySubjectRequest
-	(*DenySubjectResponse)(nil),        // 14: govnode.v1.DenySubjectResponse
-	(*AllowSubjectRequest)(nil),        // 15: govnode.v1.AllowSubjectRequest
-	(*AllowSubjectResponse)(nil),       // 16: govnode.v1.AllowSubjectResponse
-	(*Quotas)(nil),                     // 17: govnode.v1.Quotas
-	(*PutQuotasRequest)(nil),           // 18: govnode.v1.PutQuotasRequest
-	(*PutQuotasResponse)(nil),          // 19: govnode.v1.PutQuotasResponse
-	(*GetQuotasRequest)(nil),           // 20: govnode.v1.GetQuotasRequest
-	(*GetQuotasResponse)(nil),          // 21: govnode.v1.GetQuotasResponse
-	(*durationpb.Duration)(nil),        // 22: google.protobuf.Duration
-	(Consistency)(0),                   // 23: govnode.v1.Consistency
-	(*descriptorpb.MethodOptions)(nil), // 24: google.protobuf.MethodOptions
+	(*ListChainsRequest)(nil),          // 10: govnode.v1.ListChainsRequest
+	(*ListChainsResponse)(nil),         // 11: govnode.v1.ListChainsResponse
+	(*Chain)(nil),                      // 12: govnode.v1.Chain
+	(*DeniedSubject)(nil),              // 13: govnode.v1.DeniedSubject
+	(*RevokeTokenRequest)(nil),         // 14: govnode.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),        // 15: govnode.v1.RevokeTokenResponse
+	(*DenySubjectRequest)(nil),         // 16: govnode.v1.DenySubjectRequest
+	(*DenySubjectResponse)(nil),        // 17: govnode.v1.DenySubjectResponse
+	(*AllowSubjectRequest)(nil),        // 18: govnode.v1.AllowSubjectRequest
+	(*AllowSubjectResponse)(nil),       // 19: govnode.v1.AllowSubjectResponse
+	(*Quotas)(nil),                     // 20: govnode.v1.Quotas
+	(*PutQuotasRequest)(nil),           // 21: govnode.v1.PutQuotasRequest
+	(*PutQuotasResponse)(nil),          // 22: govnode.v1.PutQuotasResponse
+	(*GetQuotasRequest)(nil),           // 23: govnode.v1.GetQuotasRequest
+	(*GetQuotasResponse)(nil),          // 24: govnode.v1.GetQuotasResponse
+	(*durationpb.Duration)(nil),        // 25: google.protobuf.Duration
+	(Consistency)(0),                   // 26: govnode.v1.Consistency
+	(*descriptorpb.MethodOptions)(nil), // 27: google.protobuf.MethodOptions
 }
 var file_govnode_v1_access_proto_depIdxs = []int32{
 	1,  // 0: govnode.v1.Access.scope:type_name -> govnode.v1.Scope
@@ -1731,39 +1950,42 @@ var file_govnode_v1_access_proto_depIdxs = []int32{
 	0,  // 2: govnode.v1.Token.roles:type_name -> govnode.v1.Role
 	0,  // 3: govnode.v1.WhoAmIResponse.roles:type_name -> govnode.v1.Role
 	0,  // 4: govnode.v1.CreateTokenRequest.roles:type_name -> govnode.v1.Role
-	22, // 5: govnode.v1.CreateTokenRequest.expires_in:type_name -> google.protobuf.Duration
+	25, // 5: govnode.v1.CreateTokenRequest.expires_in:type_name -> google.protobuf.Duration
 	3,  // 6: govnode.v1.CreateTokenResponse.token:type_name -> govnode.v1.Token
-	23, // 7: govnode.v1.ListTokensRequest.consistency:type_name -> govnode.v1.Consistency
+	26, // 7: govnode.v1.ListTokensRequest.consistency:type_name -> govnode.v1.Consistency
 	3,  // 8: govnode.v1.ListTokensResponse.tokens:type_name -> govnode.v1.Token
-	10, // 9: govnode.v1.ListTokensResponse.denied:type_name -> govnode.v1.DeniedSubject
-	17, // 10: govnode.v1.PutQuotasRequest.quotas:type_name -> govnode.v1.Quotas
-	17, // 11: govnode.v1.PutQuotasResponse.quotas:type_name -> govnode.v1.Quotas
-	23, // 12: govnode.v1.GetQuotasRequest.consistency:type_name -> govnode.v1.Consistency
-	17, // 13: govnode.v1.GetQuotasResponse.quotas:type_name -> govnode.v1.Quotas
-	17, // 14: govnode.v1.GetQuotasResponse.used:type_name -> govnode.v1.Quotas
-	24, // 15: govnode.v1.access:extendee -> google.protobuf.MethodOptions
-	2,  // 16: govnode.v1.access:type_name -> govnode.v1.Access
-	4,  // 17: govnode.v1.AccessService.WhoAmI:input_type -> govnode.v1.WhoAmIRequest
-	6,  // 18: govnode.v1.AccessService.CreateToken:input_type -> govnode.v1.CreateTokenRequest
-	8,  // 19: govnode.v1.AccessService.ListTokens:input_type -> govnode.v1.ListTokensRequest
-	11, // 20: govnode.v1.AccessService.RevokeToken:input_type -> govnode.v1.RevokeTokenRequest
-	13, // 21: govnode.v1.AccessService.DenySubject:input_type -> govnode.v1.DenySubjectRequest
-	15, // 22: govnode.v1.AccessService.AllowSubject:input_type -> govnode.v1.AllowSubjectRequest
-	18, // 23: govnode.v1.AccessService.PutQuotas:input_type -> govnode.v1.PutQuotasRequest
-	20, // 24: govnode.v1.AccessService.GetQuotas:input_type -> govnode.v1.GetQuotasRequest
-	5,  // 25: govnode.v1.AccessService.WhoAmI:output_type -> govnode.v1.WhoAmIResponse
-	7,  // 26: govnode.v1.AccessService.CreateToken:output_type -> govnode.v1.CreateTokenResponse
-	9,  // 27: govnode.v1.AccessService.ListTokens:output_type -> govnode.v1.ListTokensResponse
-	12, // 28: govnode.v1.AccessService.RevokeToken:output_type -> govnode.v1.RevokeTokenResponse
-	14, // 29: govnode.v1.AccessService.DenySubject:output_type -> govnode.v1.DenySubjectResponse
-	16, // 30: govnode.v1.AccessService.AllowSubject:output_type -> govnode.v1.AllowSubjectResponse
-	19, // 31: govnode.v1.AccessService.PutQuotas:output_type -> govnode.v1.PutQuotasResponse
-	21, // 32: govnode.v1.AccessService.GetQuotas:output_type -> govnode.v1.GetQuotasResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	16, // [16:17] is the sub-list for extension type_name
-	15, // [15:16] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	13, // 9: govnode.v1.ListTokensResponse.denied:type_name -> govnode.v1.DeniedSubject
+	12, // 10: govnode.v1.ListChainsResponse.chains:type_name -> govnode.v1.Chain
+	20, // 11: govnode.v1.PutQuotasRequest.quotas:type_name -> govnode.v1.Quotas
+	20, // 12: govnode.v1.PutQuotasResponse.quotas:type_name -> govnode.v1.Quotas
+	26, // 13: govnode.v1.GetQuotasRequest.consistency:type_name -> govnode.v1.Consistency
+	20, // 14: govnode.v1.GetQuotasResponse.quotas:type_name -> govnode.v1.Quotas
+	20, // 15: govnode.v1.GetQuotasResponse.used:type_name -> govnode.v1.Quotas
+	27, // 16: govnode.v1.access:extendee -> google.protobuf.MethodOptions
+	2,  // 17: govnode.v1.access:type_name -> govnode.v1.Access
+	4,  // 18: govnode.v1.AccessService.WhoAmI:input_type -> govnode.v1.WhoAmIRequest
+	6,  // 19: govnode.v1.AccessService.CreateToken:input_type -> govnode.v1.CreateTokenRequest
+	8,  // 20: govnode.v1.AccessService.ListTokens:input_type -> govnode.v1.ListTokensRequest
+	10, // 21: govnode.v1.AccessService.ListChains:input_type -> govnode.v1.ListChainsRequest
+	14, // 22: govnode.v1.AccessService.RevokeToken:input_type -> govnode.v1.RevokeTokenRequest
+	16, // 23: govnode.v1.AccessService.DenySubject:input_type -> govnode.v1.DenySubjectRequest
+	18, // 24: govnode.v1.AccessService.AllowSubject:input_type -> govnode.v1.AllowSubjectRequest
+	21, // 25: govnode.v1.AccessService.PutQuotas:input_type -> govnode.v1.PutQuotasRequest
+	23, // 26: govnode.v1.AccessService.GetQuotas:input_type -> govnode.v1.GetQuotasRequest
+	5,  // 27: govnode.v1.AccessService.WhoAmI:output_type -> govnode.v1.WhoAmIResponse
+	7,  // 28: govnode.v1.AccessService.CreateToken:output_type -> govnode.v1.CreateTokenResponse
+	9,  // 29: govnode.v1.AccessService.ListTokens:output_type -> govnode.v1.ListTokensResponse
+	11, // 30: govnode.v1.AccessService.ListChains:output_type -> govnode.v1.ListChainsResponse
+	15, // 31: govnode.v1.AccessService.RevokeToken:output_type -> govnode.v1.RevokeTokenResponse
+	17, // 32: govnode.v1.AccessService.DenySubject:output_type -> govnode.v1.DenySubjectResponse
+	19, // 33: govnode.v1.AccessService.AllowSubject:output_type -> govnode.v1.AllowSubjectResponse
+	22, // 34: govnode.v1.AccessService.PutQuotas:output_type -> govnode.v1.PutQuotasResponse
+	24, // 35: govnode.v1.AccessService.GetQuotas:output_type -> govnode.v1.GetQuotasResponse
+	27, // [27:36] is the sub-list for method output_type
+	18, // [18:27] is the sub-list for method input_type
+	17, // [17:18] is the sub-list for extension type_name
+	16, // [16:17] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_access_proto_init() }
@@ -1778,7 +2000,7 @@ func file_govnode_v1_access_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_v1_access_proto_rawDesc), len(file_govnode_v1_access_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 1,
 			NumServices:   1,
 		},

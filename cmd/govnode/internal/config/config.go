@@ -46,6 +46,7 @@ type Config struct {
 	DiskReserve   int
 
 	AuditMode    string
+	AuditChain   string
 	AuditTimeout time.Duration
 
 	LogLevel  string
@@ -169,6 +170,7 @@ var settings = []setting{
 	{"replace", "", OnServe, "false", "", "join with an empty data folder under a name that the cluster knows: what that node had is lost for ever", func(c *Config) any { return &c.Replace }},
 	{"audit", "", OnServe, "", "", "`file` to which decisions are appended, or - for standard output; audit.jsonl in the data folder if empty, and standard output without one", func(c *Config) any { return &c.Audit }},
 	{"disk-reserve", "", OnServe, "268435456", "0..1099511627776", "bytes of room on the disk of the data folder below which new work is refused, so that the log does not meet a full disk; 0 looks at nothing", func(c *Config) any { return &c.DiskReserve }},
+	{"audit-chain", "", OnServe, auto, auto + "|" + on + "|" + off, "whether the audit log is chained, so that what is changed in it is found by govnode audit verify; auto does with --auth tokens", func(c *Config) any { return &c.AuditChain }},
 	{"audit-mode", "", OnServe, auditBestEffort, auditBestEffort + "|" + AuditRequired, "what becomes of a decision that cannot be written to the audit log: best-effort goes on, required refuses", func(c *Config) any { return &c.AuditMode }},
 	{"audit-timeout", "", OnServe, "2s", "10ms..1m", "how long an answer waits for its lines in the audit log", func(c *Config) any { return &c.AuditTimeout }},
 	{"log-level", "", OnServe | OnDev, "info", "debug|info|warn|error", "least level that is logged", func(c *Config) any { return &c.LogLevel }},
@@ -219,5 +221,12 @@ const (
 // What becomes of decisions that cannot be written.
 const (
 	auditBestEffort = "best-effort"
-	AuditRequired   = "required"
+
+	auto, on, off = "auto", "on", "off" // of what is a choice of the node
+	AuditRequired = "required"
 )
+
+// ChainsAudit reports whether the audit log is chained.
+func (c *Config) ChainsAudit() bool {
+	return c.AuditChain == on || c.AuditChain == auto && c.Auth == AuthTokens
+}

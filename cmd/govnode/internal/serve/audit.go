@@ -9,17 +9,15 @@ import (
 	"sync"
 
 	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/server"
 )
 
 // newAudit opens where decisions are written, one JSON object a line (policy
 // engine spec 17.1, adapter contract 19.1). The returned function closes it.
 func newAudit(c *config.Config, stdout io.Writer) (io.Writer, func() error, error) {
-	path := c.Audit
-	if path == "" && c.Data != "" {
-		path = filepath.Join(c.Data, "audit.jsonl")
-	}
-	if path == "" || path == "-" {
+	path := auditPath(c)
+	if path == "" {
 		return stdout, func() error { return nil }, nil
 	}
 	a := &auditFile{path: path}
@@ -27,6 +25,30 @@ func newAudit(c *config.Config, stdout io.Writer) (io.Writer, func() error, erro
 		return nil, nil, fmt.Errorf("audit: %w; give another file with --audit", err)
 	}
 	return a, a.Close, nil
+}
+
+// auditPath is the file of the log; empty for standard output.
+func auditPath(c *config.Config) string {
+	switch {
+	case c.Audit == "-":
+		return ""
+	case c.Audit == "" && c.Data != "":
+		return filepath.Join(c.Data, "audit.jsonl")
+	}
+	return c.Audit
+}
+
+// auditChain is where the chain of the log's lines goes on; nil where none is kept.
+func auditChain(c *config.Config) (*audit.Tail, error) {
+	if !c.ChainsAudit() {
+		return nil, nil
+	}
+	path := auditPath(c)
+	if path == "" {
+		return &audit.Tail{Node: c.Node}, nil
+	}
+	tail, err := audit.TailOf(path, c.Node)
+	return &tail, err
 }
 
 // An auditFile is a file that may be renamed while it is written to.

@@ -60,11 +60,15 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 			return nil, errors.Join(fmt.Errorf("identities: %w", err), n.store.Close(), closeAudit())
 		}
 	}
+	chain, err := auditChain(c)
+	if err != nil {
+		return nil, errors.Join(err, n.store.Close(), closeAudit())
+	}
 	n.server, err = server.New(server.Config{
 		Store: n.store, Cluster: members, Ready: n.ready,
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
-		Audit: audit, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
+		Audit: audit, AuditChain: chain, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
 		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,

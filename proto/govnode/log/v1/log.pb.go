@@ -1194,6 +1194,7 @@ type Authority struct {
 	Principal     uint64                 `protobuf:"fixed64,1,opt,name=principal,proto3" json:"principal,omitempty"` // eight bytes, in their order
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`          // premise
 	Behalf        bool                   `protobuf:"varint,3,opt,name=behalf,proto3" json:"behalf,omitempty"`        // the epoch is no premise
+	Audited       []byte                 `protobuf:"bytes,4,opt,name=audited,proto3" json:"audited,omitempty"`       // SHA-256 of what the audit says of the command
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1247,6 +1248,13 @@ func (x *Authority) GetBehalf() bool {
 		return x.Behalf
 	}
 	return false
+}
+
+func (x *Authority) GetAudited() []byte {
+	if x != nil {
+		return x.Audited
+	}
+	return nil
 }
 
 // Token is what is known of a token.
@@ -5991,6 +5999,8 @@ type Result struct {
 	Budgets       []*BudgetCount         `protobuf:"bytes,23,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	Rates         []string               `protobuf:"bytes,24,rep,name=rates,proto3" json:"rates,omitempty"`
 	Version       string                 `protobuf:"bytes,25,opt,name=version,proto3" json:"version,omitempty"`
+	Chain         *Chain                 `protobuf:"bytes,26,opt,name=chain,proto3" json:"chain,omitempty"`
+	Folds         []*Fold                `protobuf:"bytes,27,rep,name=folds,proto3" json:"folds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6200,6 +6210,81 @@ func (x *Result) GetVersion() string {
 	return ""
 }
 
+func (x *Result) GetChain() *Chain {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *Result) GetFolds() []*Fold {
+	if x != nil {
+		return x.Folds
+	}
+	return nil
+}
+
+// Fold is a chain that ended with its record.
+type Fold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // of the record
+	Chain         *Chain                 `protobuf:"bytes,2,opt,name=chain,proto3" json:"chain,omitempty"`
+	Into          *Chain                 `protobuf:"bytes,3,opt,name=into,proto3" json:"into,omitempty"` // the namespace's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fold) Reset() {
+	*x = Fold{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fold) ProtoMessage() {}
+
+func (x *Fold) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fold.ProtoReflect.Descriptor instead.
+func (*Fold) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *Fold) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Fold) GetChain() *Chain {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *Fold) GetInto() *Chain {
+	if x != nil {
+		return x.Into
+	}
+	return nil
+}
+
 type ApprovalCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -6218,7 +6303,7 @@ type ApprovalCount struct {
 
 func (x *ApprovalCount) Reset() {
 	*x = ApprovalCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6230,7 +6315,7 @@ func (x *ApprovalCount) String() string {
 func (*ApprovalCount) ProtoMessage() {}
 
 func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6243,7 +6328,7 @@ func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalCount.ProtoReflect.Descriptor instead.
 func (*ApprovalCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ApprovalCount) GetId() string {
@@ -6333,7 +6418,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6345,7 +6430,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6358,7 +6443,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -6438,7 +6523,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6450,7 +6535,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6463,7 +6548,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *After) GetNow() int64 {
@@ -6517,7 +6602,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6614,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6627,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -6612,7 +6697,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6624,7 +6709,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6637,7 +6722,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Grant) GetPool() string {
@@ -6672,7 +6757,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6684,7 +6769,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6697,7 +6782,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -6735,7 +6820,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6747,7 +6832,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6760,7 +6845,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -6815,7 +6900,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6827,7 +6912,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6840,7 +6925,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Place) GetPool() string {
@@ -6869,7 +6954,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6881,7 +6966,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6894,7 +6979,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Lapse) GetSession() string {
@@ -6954,7 +7039,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6966,7 +7051,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6979,7 +7064,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -7272,13 +7357,14 @@ type Session struct {
 	Ids           *IDs                   `protobuf:"bytes,21,opt,name=ids,proto3" json:"ids,omitempty"`
 	More          *More                  `protobuf:"bytes,22,opt,name=more,proto3" json:"more,omitempty"`
 	Gates         *Gates                 `protobuf:"bytes,23,opt,name=gates,proto3" json:"gates,omitempty"`
+	Chain         *Chain                 `protobuf:"bytes,24,opt,name=chain,proto3" json:"chain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7290,7 +7376,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7303,7 +7389,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Session) GetAgent() string {
@@ -7460,6 +7546,74 @@ func (x *Session) GetGates() *Gates {
 	return nil
 }
 
+func (x *Session) GetChain() *Chain {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+// Chain is over what the audit says of the commands that have changed a record.
+type Chain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	Generation    uint32                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Head          []byte                 `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"` // SHA-256
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chain) Reset() {
+	*x = Chain{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chain) ProtoMessage() {}
+
+func (x *Chain) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chain.ProtoReflect.Descriptor instead.
+func (*Chain) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *Chain) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *Chain) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Chain) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
 // Gates are what few sessions have of what a call has to pass.
 type Gates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7476,7 +7630,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7488,7 +7642,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7501,7 +7655,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -7563,7 +7717,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7575,7 +7729,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7588,7 +7742,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -7616,7 +7770,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7628,7 +7782,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7641,7 +7795,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -7679,7 +7833,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7691,7 +7845,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7704,7 +7858,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *More) GetParent() string {
@@ -7762,7 +7916,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7774,7 +7928,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7787,7 +7941,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Held) GetHolder() string {
@@ -7881,7 +8035,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7893,7 +8047,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7906,7 +8060,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HeldGates) GetAsked() *Clock {
@@ -7957,7 +8111,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7969,7 +8123,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7982,7 +8136,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Clock) GetApproved() bool {
@@ -8025,7 +8179,7 @@ type Vote struct {
 
 func (x *Vote) Reset() {
 	*x = Vote{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8037,7 +8191,7 @@ func (x *Vote) String() string {
 func (*Vote) ProtoMessage() {}
 
 func (x *Vote) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8050,7 +8204,7 @@ func (x *Vote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vote.ProtoReflect.Descriptor instead.
 func (*Vote) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Vote) GetApprover() string {
@@ -8111,7 +8265,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8123,7 +8277,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8136,7 +8290,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Approval) GetDeadline() int64 {
@@ -8307,7 +8461,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8319,7 +8473,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8332,7 +8486,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Standing) GetOf() *StandingOf {
@@ -8383,7 +8537,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8395,7 +8549,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8408,7 +8562,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Spent) GetPool() string {
@@ -8452,7 +8606,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8464,7 +8618,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8477,7 +8631,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Charged) GetBudget() string {
@@ -8533,7 +8687,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8545,7 +8699,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8558,7 +8712,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Budget) GetParent() string {
@@ -8635,7 +8789,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8647,7 +8801,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8660,7 +8814,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Hold) GetPool() string {
@@ -8699,7 +8853,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8711,7 +8865,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8724,7 +8878,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -8765,7 +8919,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8777,7 +8931,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8790,7 +8944,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -8873,7 +9027,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8885,7 +9039,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8898,7 +9052,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Lease) GetHolder() string {
@@ -8977,7 +9131,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8989,7 +9143,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9002,7 +9156,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -9048,7 +9202,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9060,7 +9214,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9073,7 +9227,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -9131,13 +9285,14 @@ type Client struct {
 	Open          []*Held                `protobuf:"bytes,2,rep,name=open,proto3" json:"open,omitempty"`
 	Ids           *IDs                   `protobuf:"bytes,3,opt,name=ids,proto3" json:"ids,omitempty"`
 	Born          uint64                 `protobuf:"varint,4,opt,name=born,proto3" json:"born,omitempty"` // Unix milliseconds
+	Chain         *Chain                 `protobuf:"bytes,5,opt,name=chain,proto3" json:"chain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9149,7 +9304,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9162,7 +9317,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -9193,6 +9348,13 @@ func (x *Client) GetBorn() uint64 {
 	return 0
 }
 
+func (x *Client) GetChain() *Chain {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
 type Policy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tree          []byte                 `protobuf:"bytes,1,opt,name=tree,proto3" json:"tree,omitempty"`
@@ -9205,7 +9367,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9217,7 +9379,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9230,7 +9392,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -9271,7 +9433,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9283,7 +9445,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9296,7 +9458,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -9322,7 +9484,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9334,7 +9496,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9347,7 +9509,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Pins) GetN() int64 {
@@ -9367,7 +9529,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9379,7 +9541,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9392,7 +9554,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -9415,13 +9577,14 @@ type Namespace struct {
 	ForgotClients  uint64                 `protobuf:"varint,2,opt,name=forgot_clients,json=forgotClients,proto3" json:"forgot_clients,omitempty"`    // Unix milliseconds
 	TokenFloor     uint64                 `protobuf:"varint,3,opt,name=token_floor,json=tokenFloor,proto3" json:"token_floor,omitempty"`
 	Budgets        uint64                 `protobuf:"varint,4,opt,name=budgets,proto3" json:"budgets,omitempty"` // ever made
+	Chain          *Chain                 `protobuf:"bytes,5,opt,name=chain,proto3" json:"chain,omitempty"`      // into which those of dropped records go
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9433,7 +9596,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9446,7 +9609,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -9477,6 +9640,13 @@ func (x *Namespace) GetBudgets() uint64 {
 	return 0
 }
 
+func (x *Namespace) GetChain() *Chain {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
 type Baseline struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hash          []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
@@ -9487,7 +9657,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9499,7 +9669,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9512,7 +9682,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -9538,7 +9708,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9550,7 +9720,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9563,7 +9733,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Hash) GetHash() string {
@@ -9585,7 +9755,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9597,7 +9767,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9610,7 +9780,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *List) GetLength() int64 {
@@ -9644,7 +9814,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9656,7 +9826,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9669,7 +9839,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListItem) GetText() string {
@@ -9698,7 +9868,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9710,7 +9880,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9723,7 +9893,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -9755,7 +9925,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9767,7 +9937,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9780,7 +9950,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -9837,7 +10007,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9849,7 +10019,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9862,7 +10032,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -9896,7 +10066,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9908,7 +10078,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9921,7 +10091,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -9942,7 +10112,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9954,7 +10124,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9967,7 +10137,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -9995,7 +10165,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10007,7 +10177,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10020,7 +10190,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -10095,11 +10265,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x127\n" +
 	"\tauthority\x18d \x01(\v2\x19.govnode.log.v1.AuthorityR\tauthorityB\t\n" +
-	"\acommand\"W\n" +
+	"\acommand\"q\n" +
 	"\tAuthority\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\x06R\tprincipal\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06behalf\x18\x03 \x01(\bR\x06behalf\"\xeb\x01\n" +
+	"\x06behalf\x18\x03 \x01(\bR\x06behalf\x12\x18\n" +
+	"\aaudited\x18\x04 \x01(\fR\aaudited\"\xeb\x01\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
@@ -10504,7 +10675,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x0eDeleteStanding\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"\xd8\x06\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"\xb1\a\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06repeat\x18\x02 \x01(\bR\x06repeat\x12\x12\n" +
@@ -10535,7 +10706,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bapproval\x18\x16 \x01(\v2\x1d.govnode.log.v1.ApprovalCountR\bapproval\x125\n" +
 	"\abudgets\x18\x17 \x03(\v2\x1b.govnode.log.v1.BudgetCountR\abudgets\x12\x14\n" +
 	"\x05rates\x18\x18 \x03(\tR\x05rates\x12\x18\n" +
-	"\aversion\x18\x19 \x01(\tR\aversion\"\x84\x02\n" +
+	"\aversion\x18\x19 \x01(\tR\aversion\x12+\n" +
+	"\x05chain\x18\x1a \x01(\v2\x15.govnode.log.v1.ChainR\x05chain\x12*\n" +
+	"\x05folds\x18\x1b \x03(\v2\x14.govnode.log.v1.FoldR\x05folds\"p\n" +
+	"\x04Fold\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12+\n" +
+	"\x05chain\x18\x02 \x01(\v2\x15.govnode.log.v1.ChainR\x05chain\x12)\n" +
+	"\x04into\x18\x03 \x01(\v2\x15.govnode.log.v1.ChainR\x04into\"\x84\x02\n" +
 	"\rApprovalCount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x123\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1d.govnode.log.v1.ApprovalStateR\x05state\x12\x10\n" +
@@ -10619,7 +10796,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04list\x18\x0f \x01(\v2\x14.govnode.log.v1.ListH\x00R\x04list\x127\n" +
 	"\tlist_item\x18\x10 \x01(\v2\x18.govnode.log.v1.ListItemH\x00R\blistItem\x120\n" +
 	"\x06access\x18\x11 \x01(\v2\x16.govnode.log.v1.AccessH\x00R\x06accessB\b\n" +
-	"\x06record\"\xbb\x05\n" +
+	"\x06record\"\xe8\x05\n" +
 	"\aSession\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -10645,7 +10822,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04open\x18\x14 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x15 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12(\n" +
 	"\x04more\x18\x16 \x01(\v2\x14.govnode.log.v1.MoreR\x04more\x12+\n" +
-	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\"\xe4\x01\n" +
+	"\x05gates\x18\x17 \x01(\v2\x15.govnode.log.v1.GatesR\x05gates\x12+\n" +
+	"\x05chain\x18\x18 \x01(\v2\x15.govnode.log.v1.ChainR\x05chain\"I\n" +
+	"\x05Chain\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\rR\n" +
+	"generation\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\fR\x04head\"\xe4\x01\n" +
 	"\x05Gates\x122\n" +
 	"\x06signal\x18\x01 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
@@ -10797,12 +10981,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04seen\x18\x04 \x01(\x03R\x04seen\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\x05R\x06weight\x12\x14\n" +
 	"\x05slots\x18\x06 \x01(\x05R\x05slots\x12\x1a\n" +
-	"\bpriority\x18\a \x01(\x11R\bpriority\"\x81\x01\n" +
+	"\bpriority\x18\a \x01(\x11R\bpriority\"\xae\x01\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04used\x18\x01 \x01(\x03R\x04used\x12(\n" +
 	"\x04open\x18\x02 \x03(\v2\x14.govnode.log.v1.HeldR\x04open\x12%\n" +
 	"\x03ids\x18\x03 \x01(\v2\x13.govnode.log.v1.IDsR\x03ids\x12\x12\n" +
-	"\x04born\x18\x04 \x01(\x04R\x04born\"o\n" +
+	"\x04born\x18\x04 \x01(\x04R\x04born\x12+\n" +
+	"\x05chain\x18\x05 \x01(\v2\x15.govnode.log.v1.ChainR\x05chain\"o\n" +
 	"\x06Policy\x12\x12\n" +
 	"\x04tree\x18\x01 \x01(\fR\x04tree\x12%\n" +
 	"\x03pin\x18\x02 \x01(\v2\x13.govnode.log.v1.PinR\x03pin\x12\x14\n" +
@@ -10815,13 +11000,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x01n\x18\x01 \x01(\x03R\x01n\"L\n" +
 	"\aCounter\x12+\n" +
 	"\x05value\x18\x01 \x01(\v2\x15.govnode.log.v1.ValueR\x05value\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x03R\x05until\"\x96\x01\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"\xc3\x01\n" +
 	"\tNamespace\x12'\n" +
 	"\x0fforgot_sessions\x18\x01 \x01(\x04R\x0eforgotSessions\x12%\n" +
 	"\x0eforgot_clients\x18\x02 \x01(\x04R\rforgotClients\x12\x1f\n" +
 	"\vtoken_floor\x18\x03 \x01(\x04R\n" +
 	"tokenFloor\x12\x18\n" +
-	"\abudgets\x18\x04 \x01(\x04R\abudgets\"2\n" +
+	"\abudgets\x18\x04 \x01(\x04R\abudgets\x12+\n" +
+	"\x05chain\x18\x05 \x01(\v2\x15.govnode.log.v1.ChainR\x05chain\"2\n" +
 	"\bBaseline\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x1a\n" +
@@ -10916,7 +11102,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -10988,52 +11174,54 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*PutStanding)(nil),     // 67: govnode.log.v1.PutStanding
 	(*DeleteStanding)(nil),  // 68: govnode.log.v1.DeleteStanding
 	(*Result)(nil),          // 69: govnode.log.v1.Result
-	(*ApprovalCount)(nil),   // 70: govnode.log.v1.ApprovalCount
-	(*BudgetCount)(nil),     // 71: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 72: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 73: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 74: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 75: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 76: govnode.log.v1.Counters
-	(*Place)(nil),           // 77: govnode.log.v1.Place
-	(*Lapse)(nil),           // 78: govnode.log.v1.Lapse
-	(*Record)(nil),          // 79: govnode.log.v1.Record
-	(*Session)(nil),         // 80: govnode.log.v1.Session
-	(*Gates)(nil),           // 81: govnode.log.v1.Gates
-	(*Pin)(nil),             // 82: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 83: govnode.log.v1.ToolCount
-	(*More)(nil),            // 84: govnode.log.v1.More
-	(*Held)(nil),            // 85: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 86: govnode.log.v1.HeldGates
-	(*Clock)(nil),           // 87: govnode.log.v1.Clock
-	(*Vote)(nil),            // 88: govnode.log.v1.Vote
-	(*Approval)(nil),        // 89: govnode.log.v1.Approval
-	(*Standing)(nil),        // 90: govnode.log.v1.Standing
-	(*Spent)(nil),           // 91: govnode.log.v1.Spent
-	(*Charged)(nil),         // 92: govnode.log.v1.Charged
-	(*Budget)(nil),          // 93: govnode.log.v1.Budget
-	(*Hold)(nil),            // 94: govnode.log.v1.Hold
-	(*IDs)(nil),             // 95: govnode.log.v1.IDs
-	(*Pool)(nil),            // 96: govnode.log.v1.Pool
-	(*Lease)(nil),           // 97: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 98: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 99: govnode.log.v1.Ticket
-	(*Client)(nil),          // 100: govnode.log.v1.Client
-	(*Policy)(nil),          // 101: govnode.log.v1.Policy
-	(*Name)(nil),            // 102: govnode.log.v1.Name
-	(*Pins)(nil),            // 103: govnode.log.v1.Pins
-	(*Counter)(nil),         // 104: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 105: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 106: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 107: govnode.log.v1.Hash
-	(*List)(nil),            // 108: govnode.log.v1.List
-	(*ListItem)(nil),        // 109: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 110: govnode.log.v1.Signals
-	(*Halt)(nil),            // 111: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 112: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 113: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 114: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 115: govnode.log.v1.SnapshotTrailer
+	(*Fold)(nil),            // 70: govnode.log.v1.Fold
+	(*ApprovalCount)(nil),   // 71: govnode.log.v1.ApprovalCount
+	(*BudgetCount)(nil),     // 72: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 73: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 74: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 75: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 76: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 77: govnode.log.v1.Counters
+	(*Place)(nil),           // 78: govnode.log.v1.Place
+	(*Lapse)(nil),           // 79: govnode.log.v1.Lapse
+	(*Record)(nil),          // 80: govnode.log.v1.Record
+	(*Session)(nil),         // 81: govnode.log.v1.Session
+	(*Chain)(nil),           // 82: govnode.log.v1.Chain
+	(*Gates)(nil),           // 83: govnode.log.v1.Gates
+	(*Pin)(nil),             // 84: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 85: govnode.log.v1.ToolCount
+	(*More)(nil),            // 86: govnode.log.v1.More
+	(*Held)(nil),            // 87: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 88: govnode.log.v1.HeldGates
+	(*Clock)(nil),           // 89: govnode.log.v1.Clock
+	(*Vote)(nil),            // 90: govnode.log.v1.Vote
+	(*Approval)(nil),        // 91: govnode.log.v1.Approval
+	(*Standing)(nil),        // 92: govnode.log.v1.Standing
+	(*Spent)(nil),           // 93: govnode.log.v1.Spent
+	(*Charged)(nil),         // 94: govnode.log.v1.Charged
+	(*Budget)(nil),          // 95: govnode.log.v1.Budget
+	(*Hold)(nil),            // 96: govnode.log.v1.Hold
+	(*IDs)(nil),             // 97: govnode.log.v1.IDs
+	(*Pool)(nil),            // 98: govnode.log.v1.Pool
+	(*Lease)(nil),           // 99: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 100: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 101: govnode.log.v1.Ticket
+	(*Client)(nil),          // 102: govnode.log.v1.Client
+	(*Policy)(nil),          // 103: govnode.log.v1.Policy
+	(*Name)(nil),            // 104: govnode.log.v1.Name
+	(*Pins)(nil),            // 105: govnode.log.v1.Pins
+	(*Counter)(nil),         // 106: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 107: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 108: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 109: govnode.log.v1.Hash
+	(*List)(nil),            // 110: govnode.log.v1.List
+	(*ListItem)(nil),        // 111: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 112: govnode.log.v1.Signals
+	(*Halt)(nil),            // 113: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 114: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 115: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 116: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 117: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	29,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
@@ -11133,74 +11321,81 @@ var file_govnode_log_v1_log_proto_depIdxs = []int32{
 	19,  // 94: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
 	66,  // 95: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
 	19,  // 96: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
-	74,  // 97: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	75,  // 98: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	76,  // 99: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	77,  // 100: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	78,  // 101: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	72,  // 102: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	111, // 103: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	70,  // 104: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
-	71,  // 105: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	5,   // 106: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
-	80,  // 107: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	73,  // 108: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	89,  // 109: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
-	90,  // 110: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
-	80,  // 111: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	96,  // 112: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	100, // 113: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	101, // 114: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	102, // 115: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	103, // 116: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	104, // 117: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	105, // 118: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	106, // 119: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	107, // 120: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	110, // 121: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	89,  // 122: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
-	90,  // 123: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
-	93,  // 124: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	108, // 125: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	109, // 126: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	18,  // 127: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
-	6,   // 128: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	82,  // 129: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	83,  // 130: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	85,  // 131: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	95,  // 132: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	84,  // 133: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	81,  // 134: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	4,   // 135: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	28,  // 136: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	20,  // 137: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	94,  // 138: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 139: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	86,  // 140: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	87,  // 141: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
-	91,  // 142: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	92,  // 143: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	88,  // 144: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
-	5,   // 145: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
-	0,   // 146: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
-	66,  // 147: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
-	97,  // 148: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	99,  // 149: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	98,  // 150: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	85,  // 151: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	95,  // 152: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	82,  // 153: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	25,  // 154: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	111, // 155: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	60,  // 156: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 157: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	114, // 158: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	79,  // 159: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	160, // [160:160] is the sub-list for method output_type
-	160, // [160:160] is the sub-list for method input_type
-	160, // [160:160] is the sub-list for extension type_name
-	160, // [160:160] is the sub-list for extension extendee
-	0,   // [0:160] is the sub-list for field type_name
+	75,  // 97: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	76,  // 98: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	77,  // 99: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	78,  // 100: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	79,  // 101: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	73,  // 102: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	113, // 103: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	71,  // 104: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
+	72,  // 105: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	82,  // 106: govnode.log.v1.Result.chain:type_name -> govnode.log.v1.Chain
+	70,  // 107: govnode.log.v1.Result.folds:type_name -> govnode.log.v1.Fold
+	82,  // 108: govnode.log.v1.Fold.chain:type_name -> govnode.log.v1.Chain
+	82,  // 109: govnode.log.v1.Fold.into:type_name -> govnode.log.v1.Chain
+	5,   // 110: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
+	81,  // 111: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	74,  // 112: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	91,  // 113: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
+	92,  // 114: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	81,  // 115: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	98,  // 116: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	102, // 117: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	103, // 118: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	104, // 119: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	105, // 120: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	106, // 121: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	107, // 122: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	108, // 123: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	109, // 124: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	112, // 125: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	91,  // 126: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	92,  // 127: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	95,  // 128: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	110, // 129: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	111, // 130: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	18,  // 131: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
+	6,   // 132: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	84,  // 133: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	85,  // 134: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	87,  // 135: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	97,  // 136: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	86,  // 137: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	83,  // 138: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	82,  // 139: govnode.log.v1.Session.chain:type_name -> govnode.log.v1.Chain
+	4,   // 140: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	28,  // 141: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	20,  // 142: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	96,  // 143: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 144: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	88,  // 145: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	89,  // 146: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	93,  // 147: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	94,  // 148: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	90,  // 149: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 150: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 151: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	66,  // 152: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	99,  // 153: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	101, // 154: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	100, // 155: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	87,  // 156: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	97,  // 157: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	82,  // 158: govnode.log.v1.Client.chain:type_name -> govnode.log.v1.Chain
+	84,  // 159: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	25,  // 160: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	82,  // 161: govnode.log.v1.Namespace.chain:type_name -> govnode.log.v1.Chain
+	113, // 162: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	60,  // 163: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 164: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	116, // 165: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	80,  // 166: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	167, // [167:167] is the sub-list for method output_type
+	167, // [167:167] is the sub-list for method input_type
+	167, // [167:167] is the sub-list for extension type_name
+	167, // [167:167] is the sub-list for extension extendee
+	0,   // [0:167] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -11250,7 +11445,7 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Allow)(nil),
 		(*Command_PutQuotas)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[72].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[73].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -11275,7 +11470,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   109,
+			NumMessages:   111,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

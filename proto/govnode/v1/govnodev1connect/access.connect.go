@@ -41,6 +41,9 @@ const (
 	// AccessServiceListTokensProcedure is the fully-qualified name of the AccessService's ListTokens
 	// RPC.
 	AccessServiceListTokensProcedure = "/govnode.v1.AccessService/ListTokens"
+	// AccessServiceListChainsProcedure is the fully-qualified name of the AccessService's ListChains
+	// RPC.
+	AccessServiceListChainsProcedure = "/govnode.v1.AccessService/ListChains"
 	// AccessServiceRevokeTokenProcedure is the fully-qualified name of the AccessService's RevokeToken
 	// RPC.
 	AccessServiceRevokeTokenProcedure = "/govnode.v1.AccessService/RevokeToken"
@@ -65,6 +68,10 @@ type AccessServiceClient interface {
 	CreateToken(context.Context, *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error)
 	// ListTokens returns the tokens of a namespace, without their hashes.
 	ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error)
+	// ListChains returns the heads of the chains of the audit in a namespace: one for each
+	// session and each client, and that of the namespace, into which those go that end.
+	// What the nodes have written is held to them.
+	ListChains(context.Context, *v1.ListChainsRequest) (*v1.ListChainsResponse, error)
 	// RevokeToken ends a token. Nothing that it asked for is admitted behind the
 	// answer, or behind its place in the log.
 	RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error)
@@ -107,6 +114,12 @@ func NewAccessServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(accessServiceMethods.ByName("ListTokens")),
 			connect.WithClientOptions(opts...),
 		),
+		listChains: connect.NewClient[v1.ListChainsRequest, v1.ListChainsResponse](
+			httpClient,
+			baseURL+AccessServiceListChainsProcedure,
+			connect.WithSchema(accessServiceMethods.ByName("ListChains")),
+			connect.WithClientOptions(opts...),
+		),
 		revokeToken: connect.NewClient[v1.RevokeTokenRequest, v1.RevokeTokenResponse](
 			httpClient,
 			baseURL+AccessServiceRevokeTokenProcedure,
@@ -145,6 +158,7 @@ type accessServiceClient struct {
 	whoAmI       *connect.Client[v1.WhoAmIRequest, v1.WhoAmIResponse]
 	createToken  *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
 	listTokens   *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
+	listChains   *connect.Client[v1.ListChainsRequest, v1.ListChainsResponse]
 	revokeToken  *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
 	denySubject  *connect.Client[v1.DenySubjectRequest, v1.DenySubjectResponse]
 	allowSubject *connect.Client[v1.AllowSubjectRequest, v1.AllowSubjectResponse]
@@ -173,6 +187,15 @@ func (c *accessServiceClient) CreateToken(ctx context.Context, req *v1.CreateTok
 // ListTokens calls govnode.v1.AccessService.ListTokens.
 func (c *accessServiceClient) ListTokens(ctx context.Context, req *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
 	response, err := c.listTokens.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListChains calls govnode.v1.AccessService.ListChains.
+func (c *accessServiceClient) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v1.ListChainsResponse, error) {
+	response, err := c.listChains.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -233,6 +256,10 @@ type AccessServiceHandler interface {
 	CreateToken(context.Context, *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error)
 	// ListTokens returns the tokens of a namespace, without their hashes.
 	ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error)
+	// ListChains returns the heads of the chains of the audit in a namespace: one for each
+	// session and each client, and that of the namespace, into which those go that end.
+	// What the nodes have written is held to them.
+	ListChains(context.Context, *v1.ListChainsRequest) (*v1.ListChainsResponse, error)
 	// RevokeToken ends a token. Nothing that it asked for is admitted behind the
 	// answer, or behind its place in the log.
 	RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error)
@@ -269,6 +296,12 @@ func NewAccessServiceHandler(svc AccessServiceHandler, opts ...connect.HandlerOp
 		AccessServiceListTokensProcedure,
 		svc.ListTokens,
 		connect.WithSchema(accessServiceMethods.ByName("ListTokens")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accessServiceListChainsHandler := connect.NewUnaryHandlerSimple(
+		AccessServiceListChainsProcedure,
+		svc.ListChains,
+		connect.WithSchema(accessServiceMethods.ByName("ListChains")),
 		connect.WithHandlerOptions(opts...),
 	)
 	accessServiceRevokeTokenHandler := connect.NewUnaryHandlerSimple(
@@ -309,6 +342,8 @@ func NewAccessServiceHandler(svc AccessServiceHandler, opts ...connect.HandlerOp
 			accessServiceCreateTokenHandler.ServeHTTP(w, r)
 		case AccessServiceListTokensProcedure:
 			accessServiceListTokensHandler.ServeHTTP(w, r)
+		case AccessServiceListChainsProcedure:
+			accessServiceListChainsHandler.ServeHTTP(w, r)
 		case AccessServiceRevokeTokenProcedure:
 			accessServiceRevokeTokenHandler.ServeHTTP(w, r)
 		case AccessServiceDenySubjectProcedure:
@@ -338,6 +373,10 @@ func (UnimplementedAccessServiceHandler) CreateToken(context.Context, *v1.Create
 
 func (UnimplementedAccessServiceHandler) ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.AccessService.ListTokens is not implemented"))
+}
+
+func (UnimplementedAccessServiceHandler) ListChains(context.Context, *v1.ListChainsRequest) (*v1.ListChainsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("govnode.v1.AccessService.ListChains is not implemented"))
 }
 
 func (UnimplementedAccessServiceHandler) RevokeToken(context.Context, *v1.RevokeTokenRequest) (*v1.RevokeTokenResponse, error) {

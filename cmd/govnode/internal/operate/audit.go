@@ -1,0 +1,355 @@
+package operate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/remote"
+	"example.com/govnode/cmd/govnode/internal/terminal"
+	"example.com/govnode/internal/audit"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+)
+
+// Audit is `govnode audit`.
+func Audit() *cobra.Command {
+	return terminal.Group("audit", "Verify and read the audit logs of nodes", auditVerifyCommand(), auditHeadsCommand(), auditQueryCommand(), auditTailCommand())
+}
+
+// A headsLine is one of what `govnode audit heads` prints: the first says of what the
+// others are.
+type headsLine struct {
+	At         *time.Time `json:"at,omitempty"`
+	Namespaces []string   `json:"namespaces,omitempty"`
+	*audit.Link
+}
+
+func auditHeadsCommand() *cobra.Command {
+	return config.Leaf(&cobra.Command{
+		Use:   "heads",
+		Short: "Print the heads of the chains in the replicated state",
+		Long: `Prints one line for each session, each client and the namespace, with the head of its
+chain. Kept elsewhere it is an anchor: "govnode audit verify --heads" finds whatever was
+changed since, though all nodes should have been rolled back together.`,
+		Example: `  govnode audit heads --namespace team-a > heads.jsonl`,
+		Args:    terminal.Arguments(0, 0),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		heads, err := headsOf(cmd.Context(), c)
+		if err != nil {
+			return err
+		}
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		lines := json.NewEncoder(out)
+		if err := lines.Encode(headsLine{At: &heads.At, Namespaces: heads.Namespaces}); err != nil {
+			return err
+		}
+		for i := range heads.Links {
+			if err := lines.Encode(headsLine{Link: &heads.Links[i]}); err != nil {
+				return err
+			}
+		}
+		return out.Flush()
+	})
+}
+
+// headsOf asks the cluster for the heads of a namespace.
+func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
+	ns, err := namespaceOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	heads := &audit.Heads{Namespaces: []string{ns}}
+	req := &govnodev1.ListChainsRequest{Namespace: ns, PageSize: 1000}
+	for {
+		res, err := remote.Call(ctx, c, func(n remote.Node, ctx context.Context, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
+			return n.Access.ListChains(ctx, req)
+		}, req)
+		if err != nil {
+			return nil, err
+		}
+		if heads.At.IsZero() {
+			heads.At = time.UnixMilli(res.At).UTC()
+		}
+		for _, x := range res.Chains {
+			heads.Links = append(heads.Links, audit.Link{Chain: session.Key(x.Key), N: x.Links, Generation: x.Generation, Head: hex.EncodeToString(x.Head)})
+		}
+		if req.PageToken = res.NextPageToken; req.PageToken == "" {
+			return heads, nil
+		}
+	}
+}
+
+func readHeads(path string) (*audit.Heads, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	heads := &audit.Heads{}
+	for lines := json.NewDecoder(f); ; {
+		var l headsLine
+		switch err := lines.Decode(&l); {
+		case errors.Is(err, io.EOF) && heads.At.IsZero():
+			return nil, fmt.Errorf("%s is not what govnode audit heads prints: it does not say when it was made", path)
+		case errors.Is(err, io.EOF):
+			return heads, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case l.At != nil:
+			heads.At, heads.Namespaces = *l.At, l.Namespaces
+		case l.Link != nil:
+			heads.Links = append(heads.Links, *l.Link)
+		}
+	}
+}
+
+func auditVerifyCommand() *cobra.Command {
+	var from string
+	var state bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:   "verify FILE...",
+		Short: "Find what was changed, removed, moved or added in the audit logs of nodes",
+		Long: `Takes the logs of all nodes, the rotated ones too, and names each place that is wrong or
+missing. With --state, or with heads that were kept, it also finds what is missing at the
+end, and whole files that are older than the state. Exit code 1 says that something was
+found.`,
+		Example: `  govnode audit verify n1/audit.jsonl n2/audit.jsonl n3/audit.jsonl --state
+  govnode audit verify --heads heads.jsonl audit.jsonl.1 audit.jsonl`,
+		Args: terminal.Arguments(1, math.MaxInt),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, names []string) error {
+		var heads *audit.Heads
+		var err error
+		switch {
+		case state && from != "":
+			return terminal.Usagef("heads: --state asks the cluster for them; give one of the two")
+		case state: // before the files, which go on
+			heads, err = headsOf(cmd.Context(), c)
+		case from != "":
+			heads, err = readHeads(from)
+		}
+		if err != nil {
+			return err
+		}
+		report, err := verifyFiles(names, heads)
+		if err != nil {
+			return err
+		}
+		return tellReport(cmd.OutOrStdout(), report)
+	})
+	cmd.Flags().StringVar(&from, "heads", "", "`file` that govnode audit heads has printed")
+	cmd.Flags().BoolVar(&state, "state", false, "ask the cluster for the heads of the namespace")
+	return cmd
+}
+
+func verifyFiles(names []string, heads *audit.Heads) (*audit.Report, error) {
+	var files []audit.File
+	for _, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		files = append(files, audit.File{Name: name, Text: f})
+	}
+	return audit.Verify(files, heads)
+}
+
+func tellReport(w io.Writer, r *audit.Report) error {
+	for i := range r.Problems {
+		if err := terminal.Say(w, "%s", r.Problems[i].String()); err != nil {
+			return err
+		}
+	}
+	if r.Unchained > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d lines are from before chains were kept, and cannot be verified", r.Unchained))
+	}
+	for _, note := range r.Notes {
+		if err := terminal.Say(w, "note: %s", note); err != nil {
+			return err
+		}
+	}
+	if err := terminal.Say(w, "%d lines, %d changes of %d chains, %d problems", r.Lines, r.Changes, r.Chains, len(r.Problems)); err != nil {
+		return err
+	}
+	if len(r.Problems) > 0 {
+		return &terminal.ExitError{Code: terminal.ExitNo}
+	}
+	return nil
+}
+
+// A lineFilter says which lines are wanted.
+type lineFilter struct {
+	event, principal, session, call string
+	since                           time.Duration
+}
+
+func (f *lineFilter) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.event, "event", "", "`type` of the lines: change, tool_call_denied, token_created, …")
+	cmd.Flags().StringVar(&f.principal, "principal", "", "`name` of who asked, as govnode whoami says it")
+	cmd.Flags().StringVar(&f.session, "session", "", "`id` of a session")
+	cmd.Flags().StringVar(&f.call, "call", "", "`id` of a call")
+	cmd.Flags().DurationVar(&f.since, "since", 0, "how long ago at most; any time if 0")
+}
+
+// wants reports whether a line is one of those. What is no line is not.
+func (f *lineFilter) wants(text []byte, now time.Time) bool {
+	var l struct {
+		audit.Line
+		Session string `json:"session_id"`
+		Call    string `json:"call_id"`
+	}
+	if json.Unmarshal(text, &l) != nil {
+		return false
+	}
+	if c := l.Change; c != nil {
+		var said audit.Said
+		if json.Unmarshal(c.Said, &said) == nil {
+			l.Session, l.Call = said.Session, said.Call
+		}
+	}
+	at, err := time.Parse(time.RFC3339Nano, l.At)
+	return (f.event == "" || l.Event == f.event) && (f.principal == "" || l.Principal == f.principal) &&
+		(f.session == "" || l.Session == f.session) && (f.call == "" || l.Call == f.call) &&
+		(f.since == 0 || err == nil && now.Sub(at) <= f.since)
+}
+
+func auditQueryCommand() *cobra.Command {
+	f := &lineFilter{}
+	cmd := config.Leaf(&cobra.Command{
+		Use:     "query FILE...",
+		Short:   "Print the lines of audit logs that are about something",
+		Example: `  govnode audit query --session 01JD… --since 24h n1/audit.jsonl n2/audit.jsonl`,
+		Args:    terminal.Arguments(1, math.MaxInt),
+	}, 0, func(cmd *cobra.Command, _ *config.Config, names []string) error {
+		for _, name := range names {
+			if err := eachLine(name, func(text []byte) error {
+				if !f.wants(text, time.Now()) {
+					return nil
+				}
+				return terminal.Say(cmd.OutOrStdout(), "%s", text)
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	f.flags(cmd)
+	return cmd
+}
+
+func eachLine(name string, do func(text []byte) error) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(make([]byte, 0, 64<<10), 4<<20)
+	for lines.Scan() {
+		if err := do(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// tailEvery is how often a file is looked at for new lines.
+const tailEvery = 250 * time.Millisecond
+
+func auditTailCommand() *cobra.Command {
+	f := &lineFilter{}
+	var last int
+	var follow bool
+	cmd := config.Leaf(&cobra.Command{
+		Use:     "tail FILE",
+		Short:   "Print the last lines of an audit log, and go on",
+		Example: `  govnode audit tail --follow --event change data/audit.jsonl`,
+		Args:    terminal.Arguments(1, 1),
+	}, 0, func(cmd *cobra.Command, _ *config.Config, names []string) error {
+		var tail [][]byte
+		if err := eachLine(names[0], func(text []byte) error {
+			if f.wants(text, time.Now()) {
+				tail = append(tail, bytes.Clone(text))
+				tail = tail[max(0, len(tail)-last):]
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		for _, text := range tail {
+			if err := terminal.Say(cmd.OutOrStdout(), "%s", text); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		return followFile(cmd.Context(), names[0], func(text []byte) error {
+			if !f.wants(text, time.Now()) {
+				return nil
+			}
+			return terminal.Say(cmd.OutOrStdout(), "%s", text)
+		})
+	})
+	f.flags(cmd)
+	cmd.Flags().IntVarP(&last, "lines", "n", 10, "how many of the lines that are there")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print what is written from now on, until it is interrupted; a file that is rotated is followed by name")
+	return cmd
+}
+
+// followFile tells of the whole lines that a file gets from now on.
+func followFile(ctx context.Context, name string, do func(text []byte) error) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	rest := ""
+	for beat := time.NewTicker(tailEvery); ; {
+		text, err := io.ReadAll(file)
+		if err != nil {
+			return err
+		}
+		all := strings.SplitAfter(rest+string(text), "\n")
+		rest = all[len(all)-1]
+		for _, l := range slices.Clip(all[:len(all)-1]) {
+			if err := do([]byte(strings.TrimSuffix(l, "\n"))); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			beat.Stop()
+			return nil
+		case <-beat.C:
+		}
+		was, err1 := file.Stat()
+		is, err2 := os.Stat(name)
+		if err1 == nil && err2 == nil && len(text) == 0 && !os.SameFile(was, is) {
+			if next, err := os.Open(name); err == nil {
+				_ = file.Close()
+				file, rest = next, ""
+			}
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/audit"
+	"example.com/govnode/internal/server"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// audited is what the nodes of one state have written, line by line.
+type audited struct {
+	files [][]string
+	heads *audit.Heads
+}
+
+func (a *audited) report(t *testing.T, files [][]string) *audit.Report {
+	t.Helper()
+	var in []audit.File
+	for i, lines := range files {
+		in = append(in, audit.File{Name: fmt.Sprint("n", i+1), Text: strings.NewReader(strings.Join(lines, ""))})
+	}
+	report, err := audit.Verify(in, a.heads)
+	require.NoError(t, err)
+	return report
+}
+
+// twoNodesAudited has two nodes work on one state for a while.
+func twoNodesAudited(t *testing.T) *audited {
+	t.Helper()
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	asks := func(c *server.Config) { c.Authentication = true }
+	nodes := []*node{startOn(t, store, asks), startOn(t, store, asks)}
+	token := nodes[0].token("default", "worker0", []v1.Role{v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AGENT, v1.Role_ROLE_ORCHESTRATOR, v1.Role_ROLE_POLICY_AUTHOR})
+	post := func(n *node, method, body string) map[string]any {
+		status, answer := n.post(method, body, "Authorization", "Bearer "+token)
+		require.Equal(t, 200, status, "%s %s: %v", method, body, answer)
+		return answer
+	}
+	post(nodes[0], "PolicyService/PutPolicy", `{"yaml":"apiVersion: governance.toolkit/v1\nname: p\nversion: \"1.0\"\nrules: [{name: no-rm, condition: {field: tool_name, operator: eq, value: rm}, action: deny}]\ndefaults: {action: allow}\n"}`)
+	post(nodes[1], "SlotService/PutPool", `{"pool":"gpu","slots":2,"requestId":"put-gpu","client":"ops"}`)
+	for i := range 12 {
+		s := fmt.Sprint("s", i%4)
+		n := nodes[i%2]
+		if i < 4 {
+			post(n, "SessionService/CreateSession", fmt.Sprintf(`{"sessionId":%q,"agentId":"a","policy":{"name":"p"}}`, s))
+		}
+		tool := []string{"search", "rm"}[i%3/2]
+		post(n, "CallService/BeginCall", fmt.Sprintf(`{"sessionId":%q,"callId":"c%d","tool":%q}`, s, i, tool))
+		if tool == "search" {
+			post(nodes[(i+1)%2], "CallService/EndCall", fmt.Sprintf(`{"sessionId":%q,"callId":"c%d","status":"STATUS_SUCCEEDED"}`, s, i))
+		}
+	}
+	post(nodes[0], "SessionService/CloseSession", `{"sessionId":"s3"}`)
+	a := &audited{heads: headsOf(t, store)}
+	for _, n := range nodes {
+		n.audit.mu.Lock()
+		a.files = append(a.files, slices.Collect(strings.Lines(n.audit.buf.String())))
+		n.audit.mu.Unlock()
+	}
+	require.Empty(t, a.report(t, a.files).Problems)
+	// What is behind the last change of a node and changed nothing stands in its file
+	// alone: whoever cuts that off is not found.
+	for i, l := range a.files {
+		for !strings.Contains(l[len(l)-1], `"head":`) {
+			l = l[:len(l)-1]
+		}
+		a.files[i] = l
+	}
+	return a
+}
+
+// Whatever is done to the audit of one node is found, and the place is named.
+func TestWhatIsDoneToTheAuditIsFound(t *testing.T) {
+	a := twoNodesAudited(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	ways := map[string]func(lines []string) (changed []string, at int){
+		"a letter changed": func(l []string) ([]string, int) {
+			i := r.IntN(len(l))
+			b := []byte(l[i])
+			at := r.IntN(len(b) - 1)
+			for b[at]++; b[at] == '\n' || b[at] == l[i][at]; b[at]++ {
+			}
+			l[i] = string(b)
+			return l, i
+		},
+		"an outcome changed": func(l []string) ([]string, int) {
+			i := slices.IndexFunc(l, func(s string) bool { return strings.Contains(s, `"outcome":"denied"`) })
+			l[i] = strings.Replace(l[i], `"code":3`, `"code":1`, 1)
+			return l, i
+		},
+		"a line removed": func(l []string) ([]string, int) {
+			i := r.IntN(len(l))
+			return slices.Delete(l, i, i+1), i
+		},
+		"a line doubled": func(l []string) ([]string, int) {
+			i := r.IntN(len(l))
+			return slices.Insert(l, i, l[i]), i + 1
+		},
+		"two lines exchanged": func(l []string) ([]string, int) {
+			i := r.IntN(len(l) - 1)
+			l[i], l[i+1] = l[i+1], l[i]
+			return l, i
+		},
+		"cut off": func(l []string) ([]string, int) {
+			n := 1 + r.IntN(len(l)-1)
+			return l[:n], n - 1
+		},
+		"an older copy": func(l []string) ([]string, int) { return l[:len(l)/2], len(l)/2 - 1 },
+		"replaced by another chain": func(l []string) ([]string, int) {
+			tail := audit.Tail{Node: "n1"}
+			for i := range l {
+				body, _, _ := strings.Cut(l[i], `,"node":`)
+				l[i] = string(tail.Seal([]byte(strings.Replace(body, "search", "browse", 1)), 0)) + "\n"
+			}
+			return l, -1
+		},
+		"removed as a whole": func([]string) ([]string, int) { return nil, -1 },
+	}
+	found, all := 0, 0
+	for range 20 {
+		for name, change := range ways {
+			node := r.IntN(2)
+			files := [][]string{slices.Clone(a.files[0]), slices.Clone(a.files[1])}
+			var at int
+			files[node], at = change(files[node])
+			all++
+			report := a.report(t, files)
+			require.NotEmpty(t, report.Problems, "%s of n%d, at line %d", name, node+1, at+1)
+			found++
+			if p := report.Problems[0]; at >= 0 && p.File == fmt.Sprint("n", node+1) {
+				require.InDelta(t, at+1, p.Line, 2, "%s: %v", name, report.Problems)
+			}
+		}
+	}
+	require.Equal(t, all, found)
+}
+
+// A state that is older than the audit is found too.
+func TestAnOlderStateThanTheAuditIsFound(t *testing.T) {
+	a := twoNodesAudited(t)
+	k := session.SessionKey("default", "s1")
+	i := slices.IndexFunc(a.heads.Links, func(l audit.Link) bool { return l.Chain == k })
+	older := a.heads.Links[i]
+	for _, file := range a.files {
+		for _, line := range file {
+			if _, rest, ok := strings.Cut(line, fmt.Sprintf(`"n":%d,"generation":0,"head":"`, older.N-1)); ok && strings.Contains(line, `"chain":"`+string(k)+`"`) {
+				older.Head = rest[:64]
+			}
+		}
+	}
+	require.NotEqual(t, a.heads.Links[i].Head, older.Head)
+	older.N--
+	was := a.heads.Links
+	a.heads.Links = slices.Clone(was)
+	a.heads.Links[i] = older
+	require.Empty(t, a.report(t, a.files).Problems, "the files may have gone on since the heads were read")
+
+	a.heads.Links, a.heads.At = slices.Delete(slices.Clone(was), i, i+1), time.Now().Add(time.Hour)
+	problems := a.report(t, a.files).Problems
+	require.NotEmpty(t, problems)
+	require.Contains(t, problems[0].What, `the state does not know change`)
+}
+
+// A node that is started again goes on with the chain of its file.
+func TestChainsGoOnAfterARestart(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	var log bytes.Buffer
+	path := t.TempDir() + "/audit.jsonl"
+	for i := range 3 {
+		tail, err := audit.TailOf(path, "n1")
+		require.NoError(t, err)
+		require.Equal(t, i > 0, tail.Seq > 0)
+		s, err := server.New(server.Config{Store: store, Audit: &log, AuditChain: &tail})
+		require.NoError(t, err)
+		h := httptest.NewServer(s.Handler())
+		res, err := http.Post(h.URL+"/govnode.v1.SlotService/PutPool", "application/json", strings.NewReader(fmt.Sprintf(`{"pool":"p","slots":%d,"requestId":"put-%d","client":"ops"}`, i+1, i)))
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, 200, res.StatusCode)
+		h.Close()
+		require.NoError(t, s.Close())
+		require.NoError(t, os.WriteFile(path, log.Bytes(), 0o600))
+	}
+	report, err := audit.Verify([]audit.File{{Name: path, Text: &log}}, headsOf(t, store))
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	require.Equal(t, 3, report.Changes)
+}

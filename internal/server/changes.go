@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"example.com/govnode/internal/audit"
+	"example.com/govnode/internal/server/access"
+	"example.com/govnode/internal/server/order"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
+)
+
+// Every change that this node asks for has a line in its audit and a link in a chain of
+// the state, where chains are kept. That is done where commands go to the store, so that
+// none goes past it: what is said of a command is put into it before it is proposed, and
+// its line is written from the answer.
+
+// chained returns the store by which changes are audited.
+func (a *auditor) chained(store storage.Store) storage.Store {
+	if a.log.chain == nil || a.log.to == nil {
+		return store
+	}
+	c := &chainedStore{Store: store, audit: a}
+	gatherer, gathers := store.(storage.Gatherer)
+	handing, hands := store.(storage.Handing)
+	switch {
+	case gathers && hands:
+		return &struct {
+			*chainedStore
+			storage.Gatherer
+			storage.Handing
+		}{c, gatherer, &chainedClaims{handing, a}}
+	case gathers:
+		return &struct {
+			*chainedStore
+			storage.Gatherer
+		}{c, gatherer}
+	}
+	return c
+}
+
+type chainedStore struct {
+	storage.Store
+	audit *auditor
+}
+
+// Apply implements storage.Store.
+func (c *chainedStore) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	who := access.From(ctx)
+	for _, cmd := range cmds {
+		say(cmd, who)
+	}
+	answers := c.Store.Apply(ctx, cmds...)
+	for i := range answers {
+		c.audit.changed(cmds[i], &answers[i], who.String())
+	}
+	c.audit.log.push() // where nobody's answer waits for it
+	return answers
+}
+
+// Unswept implements storage.Sweeping.
+func (c *chainedStore) Unswept(ctx context.Context) []session.Key {
+	if s, ok := c.Store.(storage.Sweeping); ok {
+		return s.Unswept(ctx)
+	}
+	return nil
+}
+
+// chainedClaims are claims of what the store hands out by itself.
+type chainedClaims struct {
+	storage.Handing
+	audit *auditor
+}
+
+// ClaimBy implements storage.Handing.
+func (c *chainedClaims) ClaimBy(claims func(k session.Key, p *session.Pool) []storage.Claim) {
+	c.Handing.ClaimBy(func(k session.Key, p *session.Pool) []storage.Claim {
+		all := claims(k, p)
+		for i := range all {
+			cmd, answered := all[i].Command, all[i].Answered
+			all[i].Answered = func(a storage.Answer) {
+				c.audit.changed(cmd, &a, "")
+				c.audit.log.push()
+				answered(a)
+			}
+		}
+		return all
+	})
+}
+
+// say puts the digest of what the audit says of a command into it. What keeps a lease
+// changes nothing that somebody would look for.
+func say(cmd session.Command, who *access.Principal) {
+	if _, ok := session.ChainOf(cmd); !ok {
+		return
+	}
+	c, ok := cmd.(interface{ Authorize(*session.Authority) })
+	if _, renewal := cmd.(*session.Renew); renewal || !ok {
+		return
+	}
+	was, by := cmd.Authority(), session.Authority{Behalf: true}
+	if was != nil {
+		by = *was
+	} else if who != nil {
+		by.Principal = session.PrincipalOf(who.Namespace, who.Name)
+	}
+	said := audit.SayOf(cmd, &by)
+	if by.Audited = audit.Digest(said.Text()); was != nil && was.Audited == by.Audited {
+		return // it is proposed once more, and may still be under way
+	}
+	c.Authorize(&by)
+}
+
+// changed writes what became of a command. What was not applied or changed nothing has
+// no line here.
+func (a *auditor) changed(cmd session.Command, answer *storage.Answer, who string) {
+	by := cmd.Authority()
+	if by == nil || by.Audited == (session.Digest{}) || answer.Outcome == storage.NotApplied ||
+		answer.Outcome == storage.Applied && answer.Result.Chain == nil {
+		return
+	}
+	who = a.names.name(by.Principal, who)
+	key, _ := session.ChainOf(cmd)
+	said := audit.SayOf(cmd, by)
+	text := said.Text()
+	answer.Line = a.log.add(func(l line) line {
+		l = l.stamp(a.now()).text("event_type", "change").text("namespace", cmd.Namespace())
+		if who != "" {
+			l = l.text("principal", who)
+		}
+		if answer.Outcome == storage.Unknown {
+			l = l.text("outcome", "unknown")
+		} else {
+			l = l.text("outcome", answer.Result.Code.String()).number("index", answer.Index)
+		}
+		l = append(l.name("change"), '{')
+		l = append(l.text("chain", string(key)).name("said"), text...)
+		if chain := answer.Result.Chain; answer.Outcome == storage.Applied {
+			l = l.link(chain).number("code", uint64(answer.Result.Code))
+		}
+		return append(l, '}')
+	})
+	a.metrics.auditLines.Inc()
+}
+
+func (l line) link(c *session.Chain) line {
+	return l.number("n", c.N).number("generation", uint64(c.Generation)).hex("head", c.Head[:])
+}
+
+// folded writes that chains have ended with their records.
+func (a *auditor) folded(folds []session.Fold) {
+	if a.log.chain == nil || a.log.to == nil {
+		return
+	}
+	for i := range folds {
+		f := &folds[i]
+		ns := f.Key.Namespace()
+		a.add(&order.Trace{}, func(l line) line {
+			l = l.stamp(a.now()).text("event_type", "chain_ended").text("namespace", ns)
+			l = append(l.name("fold"), '{').text("chain", string(session.NamespaceKey(ns))).link(&f.Into)
+			l = append(l.name("of"), '{').text("chain", string(f.Key)).link(&f.Chain)
+			return append(l, '}', '}')
+		})
+	}
+	a.log.push()
+}
+
+// principals are the names of those whose claims a node makes, by what commands carry of
+// them.
+type principals struct {
+	mu    sync.Mutex
+	names map[session.Principal]string
+}
+
+const maxPrincipals = 4096
+
+// name returns the name of a principal, and remembers it where it is told.
+func (p *principals) name(of session.Principal, told string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if told == "" || of == (session.Principal{}) {
+		return p.names[of]
+	}
+	if p.names == nil || len(p.names) >= maxPrincipals {
+		p.names = make(map[session.Principal]string)
+	}
+	p.names[of] = told
+	return told
+}
