@@ -139,7 +139,9 @@ func TestRevokedInFlight(t *testing.T) {
 					require.Equal(t, admitted, answers[i].Outcome)
 					require.False(t, behind[i], "call %d began behind the answer to the revocation", i)
 					if c.led() {
-						require.Less(t, answers[i].Index, revoked.Index, "call %d", i)
+						// One entry of the log carries many commands, so a call may share that of the
+						// revocation; their order in it is the law of the model's tests.
+						require.LessOrEqual(t, answers[i].Index, revoked.Index, "call %d", i)
 					}
 					took++
 				default:
