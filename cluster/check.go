@@ -158,6 +158,7 @@ func (n *Node) compareStates() {
 			if err != nil {
 				return // the node ends
 			}
+			n.latest.Store(&stateAt{c.index, d})
 			n.states.note(c.index, n.cfg.ID, d)
 			n.compare(c.index, d)
 		}
@@ -216,6 +217,22 @@ func (n *Node) tell(index uint64, d session.Digest) {
 		})
 	}
 	told.Wait()
+}
+
+// A stateAt is the digest of a state.
+type stateAt struct {
+	index  uint64
+	digest session.Digest
+}
+
+// LatestDigest returns the latest digest that this node has made of its state, and the
+// index in the log of that state; 0 before there is one. All members that have one of
+// the same index have the same.
+func (n *Node) LatestDigest() (index uint64, digest session.Digest) {
+	if l := n.latest.Load(); l != nil {
+		return l.index, l.digest
+	}
+	return 0, session.Digest{}
 }
 
 func (n *Node) voterNames() (names []string) {

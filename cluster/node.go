@@ -68,6 +68,7 @@ type Node struct {
 	started  atomic.Bool // Raft is there
 
 	states states // of all members, as they compare them
+	latest atomic.Pointer[stateAt]
 
 	admission atomic.Pointer[func(session.Command) bool] // of what others pass on; nil: everything
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -33,9 +34,9 @@ type AuditRecord struct {
 	SessionID       string
 	CallID          string
 	ContextSnapshot value.Value // redacted
-	// ContextDigest is the SHA-256 of the unredacted context and arguments, so
-	// that a copy elsewhere can be proven to be the same.
-	ContextDigest source.Digest
+	// ContextDigest is a hash of the unredacted context and arguments, so that a copy
+	// elsewhere can be proven to be the same; empty where its key is not known.
+	ContextDigest string
 	PolicyChain   []string // folder-scoped decisions
 	Backend       string
 	// GuardrailMetadata is what guardrails said beside their decisions, by their
@@ -57,7 +58,7 @@ type AuditRecord struct {
 
 // Audit makes the record of a decision. Every decision has one, also those of
 // error paths.
-func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
+func (p *Policy) Audit(in call.Input, d Decision, hash ContextHash) AuditRecord {
 	e := matching.Begun(&in)
 	r := AuditRecord{
 		Timestamp:         moment(in.Now),
@@ -90,7 +91,7 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 	}
 	canonical := canonicals.Get().(*[]byte)
 	*canonical = e.Arguments().AppendJSON(in.Context.AppendJSON((*canonical)[:0]))
-	r.ContextDigest = sha256.Sum256(*canonical)
+	r.ContextDigest = hash.of(*canonical)
 	if cap(*canonical) <= 64<<10 {
 		canonicals.Put(canonical)
 	}
@@ -107,6 +108,25 @@ func (p *Policy) Audit(in call.Input, d Decision) AuditRecord {
 		r.ErrorDetail = "rule '" + d.errorRule + "': " + d.Error
 	}
 	return r
+}
+
+// A ContextHash is how the context and the arguments of a call are hashed. The zero
+// value is SHA-256.
+type ContextHash struct {
+	Keyed bool   // HMAC-SHA256, so that a short text cannot be guessed
+	Key   []byte // nil where it is not known: there is no hash then
+}
+
+func (h ContextHash) of(text []byte) string {
+	switch {
+	case !h.Keyed:
+		return source.Digest(sha256.Sum256(text)).String()
+	case h.Key == nil:
+		return ""
+	}
+	mac := hmac.New(sha256.New, h.Key)
+	_, _ = mac.Write(text)
+	return "hmac-sha256:" + hex.EncodeToString(mac.Sum(nil))
 }
 
 // RedactRecords are records as they may be kept.
@@ -189,7 +209,7 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 	dst = appendMember(dst, `,"session_id":`, r.SessionID)
 	dst = appendMember(dst, `,"call_id":`, r.CallID)
 	dst = r.ContextSnapshot.AppendJSON(append(dst, `,"context_snapshot":`...))
-	dst = hex.AppendEncode(append(dst, `,"context_sha256":"`+source.DigestPrefix...), r.ContextDigest[:])
+	dst = append(append(dst, `,"context_sha256":"`...), r.ContextDigest...)
 	dst = strconv.AppendBool(append(dst, `","error":`...), r.Error)
 	if r.PolicyChain != nil {
 		dst = value.ListOf(r.PolicyChain, value.OfString).AppendJSON(append(dst, `,"policy_chain":`...))

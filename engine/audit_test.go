@@ -88,5 +88,5 @@ func TestFactsAreNotRedacted(t *testing.T) {
 		Context: enginetest.Value(t, `{"call_count": 99, "ssn": "123-45-6789", "elapsed_seconds": "soon"}`),
 	}
 	require.Equal(t, `{"ssn":"[REDACTED:ssn]","tool_name":"t","call_count":0,"attempts":0,"tokens_used":0,"active_slots":0,"tool_calls":{"t":2},"`+call.Elapsed.String()+`":3.141592653}`,
-		p.Audit(in, p.Evaluate(context.Background(), in)).ContextSnapshot.JSON())
+		p.Audit(in, p.Evaluate(context.Background(), in), ContextHash{}).ContextSnapshot.JSON())
 }

@@ -337,7 +337,7 @@ func askValue(a *Approval) value.Value {
 
 // auditOf is the record of a decision, as the line of it reads.
 func auditOf(p *Policy, in call.Input, d Decision) value.Value {
-	rec := p.Audit(in, d)
+	rec := p.Audit(in, d, ContextHash{})
 	v, err := value.Parse(append(rec.AppendJSON([]byte{'{'}), '}'))
 	if err != nil {
 		return text("the line is no JSON: " + err.Error())

@@ -50,7 +50,7 @@ func guarded(t *testing.T, providers ...external.GuardrailProvider) Decision {
 	p := mustCompile(t, guardedPolicy, WithGuardrails(providers...))
 	in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
 	d := p.Evaluate(context.Background(), in)
-	require.Equal(t, d.Error != "", p.Audit(in, d).Error)
+	require.Equal(t, d.Error != "", p.Audit(in, d, ContextHash{}).Error)
 	return d
 }
 
@@ -147,7 +147,7 @@ func TestGuardrailChain(t *testing.T) {
 		p := mustCompile(t, guardedPolicy, WithGuardrails(saying("one", `{"score":0.5,"password":"hunter2"}`, external.GuardrailAllow),
 			saying("two", `{"text":"`+long+`"}`, external.GuardrailAllow), saying("three", `{}`, external.GuardrailAllow), saying("four", `{"list":"spam"}`, external.GuardrailDeny)))
 		in := call.Input{Tool: "t", AgentID: "a", Arguments: enginetest.Value(t, `{"q":"good"}`)}
-		r := p.Audit(in, p.Evaluate(context.Background(), in))
+		r := p.Audit(in, p.Evaluate(context.Background(), in), ContextHash{})
 		require.False(t, r.Allowed)
 		line := string(r.AppendJSON(nil))
 		require.Contains(t, line, `,"guardrail_metadata":{"four":{"list":"spam"},"one":{"score":0.5,"password":"[REDACTED]"},"two":"left out: 4107 bytes"}`)

@@ -157,7 +157,7 @@ func TestSessionOverridesClaims(t *testing.T) {
 	d := p.Evaluate(context.Background(), claims)
 	require.Equal(t, "opa", d.Backend)
 	require.Contains(t, d.Reason, `{"agent_id":"",`)
-	require.Empty(t, p.Audit(claims, d).AgentID)
+	require.Empty(t, p.Audit(claims, d, ContextHash{}).AgentID)
 	d = p.Evaluate(context.Background(), counts)
 	require.Equal(t, "opa", d.Backend)
 	require.Contains(t, d.Reason, `{"tool_calls":null,`)

@@ -125,7 +125,7 @@ func TestWhatIsKeptOfRules(t *testing.T) {
 		require.NoError(t, err)
 		in := call.Input{Tool: tool, Arguments: a}
 		d := p.Evaluate(t.Context(), in)
-		for _, r := range p.Audit(in, d).Records {
+		for _, r := range p.Audit(in, d, ContextHash{}).Records {
 			rules = append(rules, r.Rule+": "+r.Message)
 		}
 		return p.MustAudit(&d), rules

@@ -114,6 +114,7 @@ func (c *RevokeToken) Namespace() string    { return c.NS }
 func (c *Deny) Namespace() string           { return c.NS }
 func (c *Allow) Namespace() string          { return c.NS }
 func (c *PutQuotas) Namespace() string      { return c.NS }
+func (c *KeepKey) Namespace() string        { return c.NS }
 func (*Tick) Namespace() string             { return "" }
 func (*Restore) Namespace() string          { return "" }
 
@@ -157,6 +158,10 @@ type Access struct {
 	Tokens []Token         // by id
 	Denied []DeniedSubject // by subject
 	Quotas Quotas
+	// Key is that of the digests of arguments in audits. It keeps them from whoever
+	// reads an audit, and not from whoever reads a state. Only that of
+	// ClusterNamespace is used.
+	Key Digest
 }
 
 type (
@@ -194,6 +199,14 @@ type (
 		Subject string
 	}
 
+	// KeepKey sets the key of the digests of arguments, if there is none.
+	KeepKey struct {
+		Authorized
+		NS  string
+		By  Maker
+		Key Digest
+	}
+
 	// PutQuotas sets the quotas of a namespace.
 	PutQuotas struct {
 		Authorized
@@ -208,18 +221,21 @@ func (c *RevokeToken) Touches() []Key { return append(c.By.touches(c.NS), Access
 func (c *Deny) Touches() []Key        { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *Allow) Touches() []Key       { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *PutQuotas) Touches() []Key   { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
+func (c *KeepKey) Touches() []Key     { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 
 func (*PutToken) Kind() uint16    { return 36 }
 func (*RevokeToken) Kind() uint16 { return 37 }
 func (*Deny) Kind() uint16        { return 38 }
 func (*Allow) Kind() uint16       { return 39 }
 func (*PutQuotas) Kind() uint16   { return 40 }
+func (*KeepKey) Kind() uint16     { return 41 }
 
 func (c *PutToken) from() (ns string, by Maker)    { return c.NS, c.By }
 func (c *RevokeToken) from() (ns string, by Maker) { return c.NS, c.By }
 func (c *Deny) from() (ns string, by Maker)        { return c.NS, c.By }
 func (c *Allow) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *PutQuotas) from() (ns string, by Maker)   { return c.NS, c.By }
+func (c *KeepKey) from() (ns string, by Maker)     { return c.NS, c.By }
 
 func (x *Access) At(time.Duration) Record  { return x }
 func (*Access) Due() (time.Duration, bool) { return 0, false }
@@ -364,6 +380,19 @@ func (s *State) putQuotas(c *PutQuotas) {
 		x.Quotas = c.Quotas
 		return true
 	})
+}
+
+// keepKey raises no epoch: what was judged stays judged.
+func (s *State) keepKey(c *KeepKey) {
+	k := ref{KindAccess, c.NS, ""}
+	var next Access
+	if x, _ := s.lookup(k).(*Access); x != nil {
+		next = *x
+	}
+	if next.Key == (Digest{}) {
+		next.Key = c.Key
+		s.write(k, &next)
+	}
 }
 
 // restoreAccess is what a restore does to a record: no epoch comes back, so that
@@ -517,6 +546,11 @@ func (c *PutQuotas) fields(f *codec) {
 	}
 }
 
+func (c *KeepKey) fields(f *codec) {
+	f.request(&c.NS, &c.By)
+	f.digest(3, &c.Key)
+}
+
 func (q *Quotas) fields(f *codec) {
 	for i, n := range q.all() {
 		f.Int64(protowire.Number(i+1), n)
@@ -538,4 +572,5 @@ func (x *Access) fields(f *codec) {
 	for m := f.Optional(4, x.Quotas != Quotas{}); f.Visit(&m); {
 		x.Quotas.fields(f)
 	}
+	f.digest(5, &x.Key)
 }

@@ -96,6 +96,8 @@ func newCommand(kind protowire.Number) Command {
 		return new(Allow)
 	case 40:
 		return new(PutQuotas)
+	case 41:
+		return new(KeepKey)
 	}
 	return nil
 }
@@ -211,6 +213,8 @@ func (f *codec) commandFields(c Command) {
 	case *Allow:
 		c.fields(f)
 	case *PutQuotas:
+		c.fields(f)
+	case *KeepKey:
 		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))

@@ -117,7 +117,7 @@ func oneOfEach() map[Key]Record {
 			Epoch:  1,
 			Tokens: []Token{{ID: "t", Hash: Digest{2}, Roles: 3, Agents: []string{"a"}, Policies: []string{"p"}, Made: 4, Expires: 5, By: "b", Label: "l", Environment: "e"}},
 			Denied: []DeniedSubject{{"s", "r", 6}},
-			Quotas: Quotas{7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+			Quotas: Quotas{7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Key: Digest{17},
 		},
 		"gn/": &Signals{Halts: []Halt{{Target{OfAgent, "a"}, Kill, 1, true, 2, "r"}}, Last: 3},
 	}

@@ -70,6 +70,9 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 		{"Allow", undo(&session.Deny{NS: ns, By: session.Maker{Client: "x"}, Denied: session.DeniedSubject{Subject: "cert:a"}}),
 			func(m session.Maker) session.Command { return &session.Allow{NS: ns, By: m, Subject: "cert:a"} },
 			undo(&session.Deny{NS: ns, By: session.Maker{Client: "x"}, Denied: session.DeniedSubject{Subject: "cert:a"}})},
+		{"KeepKey", nil, func(m session.Maker) session.Command {
+			return &session.KeepKey{NS: ns, By: m, Key: session.Digest{1}}
+		}, nil},
 		{"PutQuotas", nil, func(m session.Maker) session.Command {
 			return &session.PutQuotas{NS: ns, By: m, Quotas: session.Quotas{Sessions: 1}}
 		}, undo(&session.PutQuotas{NS: ns, By: session.Maker{Client: "x"}, Quotas: session.Quotas{Sessions: 2}})},

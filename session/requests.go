@@ -125,6 +125,8 @@ func (s *State) carryOut(c request, r *Result) {
 		s.allow(c, r)
 	case *PutQuotas:
 		s.putQuotas(c)
+	case *KeepKey:
+		s.keepKey(c)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}

@@ -204,6 +204,10 @@ func Validate(c Command) error {
 		v.of = "PutQuotas"
 		v.access(c.NS, c.By)
 		v.quotas(&c.Quotas)
+	case *KeepKey:
+		v.of = "KeepKey"
+		v.access(c.NS, c.By)
+		v.digest("Key", c.Key)
 	case *Tick:
 		v.tick(c)
 	case *Restore:

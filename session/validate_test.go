@@ -58,6 +58,7 @@ func validCommands() map[string]Command {
 		"RevokeToken":    &RevokeToken{NS: "default", By: by, ID: "t"},
 		"Deny":           &Deny{NS: "default", By: by, Denied: DeniedSubject{Subject: "cert:x", Reason: "lost", At: 1}},
 		"Allow":          &Allow{NS: "default", By: by, Subject: "cert:x"},
+		"KeepKey":        &KeepKey{NS: ClusterNamespace, By: by, Key: Digest{1}},
 		"PutQuotas":      &PutQuotas{NS: "default", By: by, Quotas: Quotas{Sessions: 1, Clients: 2, Pools: 3, Policies: 4, Keys: 5, Bytes: 6, Waiters: 7, Followers: 8, Streams: 9, Operations: 10}},
 	}
 }

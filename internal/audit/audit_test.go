@@ -30,7 +30,7 @@ func problems(t *testing.T, files ...string) []string {
 	for i, f := range files {
 		in = append(in, File{Name: string(rune('a' + i)), Text: strings.NewReader(f)})
 	}
-	r, err := Verify(in, nil)
+	r, err := Verify(in, Against{})
 	require.NoError(t, err)
 	var out []string
 	for i := range r.Problems {
@@ -134,7 +134,7 @@ func FuzzVerify(f *testing.F) {
 		if i := bytes.IndexByte(text, '\n'); i > 1 && text[0] == '{' { // with a seal that holds
 			in = append(tail.Seal(bytes.Clone(text[:i]), 0), '\n')
 		}
-		if _, err := Verify([]File{{Name: "f", Text: bytes.NewReader(in)}}, &Heads{}); err != nil {
+		if _, err := Verify([]File{{Name: "f", Text: bytes.NewReader(in)}}, Against{Heads: &Heads{}}); err != nil {
 			require.ErrorContains(t, err, "f: ")
 		}
 	})

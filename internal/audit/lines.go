@@ -29,11 +29,17 @@ const sealed = 64 + 2 // hex, a quote and the closing brace
 
 // Seal ends a line that has its opening brace and at least one field: with its node, its
 // number and the hash of all lines up to it. The line begins at from.
-func (t *Tail) Seal(lines []byte, from int) []byte {
+func (t *Tail) Seal(lines []byte, from int) []byte { return t.end(t.place(lines), from) }
+
+// place says whose line it is and which.
+func (t *Tail) place(lines []byte) []byte {
 	t.Seq++
 	node, _ := json.Marshal(t.Node)
 	lines = append(append(lines, `,"node":`...), node...)
-	lines = strconv.AppendUint(append(lines, `,"seq":`...), t.Seq, 10)
+	return strconv.AppendUint(append(lines, `,"seq":`...), t.Seq, 10)
+}
+
+func (t *Tail) end(lines []byte, from int) []byte {
 	t.Hash = next(t.Hash, lines[from:])
 	lines = hex.AppendEncode(append(lines, sealField...), t.Hash[:])
 	return append(lines, '"', '}')
@@ -108,6 +114,7 @@ type Line struct {
 	Principal string  `json:"principal"`
 	Change    *Change `json:"change"`
 	Fold      *Fold   `json:"fold"`
+	Anchor    *Anchor `json:"anchor"`
 	Node      string  `json:"node"`
 	Seq       uint64  `json:"seq"`
 }

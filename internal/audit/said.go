@@ -152,6 +152,8 @@ func SayOf(c session.Command, a *session.Authority) Said {
 	case *session.PutQuotas:
 		s.by(c.By)
 		s.How = fmt.Sprintf("%+v", c.Quotas)
+	case *session.KeepKey:
+		s.by(c.By)
 	}
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -25,6 +26,16 @@ type Heads struct {
 	At         time.Time // of the node that was asked
 	Namespaces []string  // that they are of; all if empty
 	Links      []Link
+}
+
+// Against is what files are held to beside themselves. The zero value is nothing.
+type Against struct {
+	Heads *Heads // nil: nobody can tell whether lines are missing at the end
+	// Roots are the authorities of nodes' certificates, for the signatures of anchors.
+	// Nil: they are not looked at.
+	Roots *x509.CertPool
+
+	anchors []*placed // kept elsewhere
 }
 
 func (h *Heads) covers(k session.Key) bool {
@@ -79,18 +90,18 @@ type verifier struct {
 	links   map[session.Key][]*link
 	unknown map[session.Key][]session.Digest
 	folded  map[Link]bool
-	heads   *Heads
+	against Against
 }
 
 // maxLine bounds a line; nodes write shorter ones.
 const maxLine = 4 << 20
 
-// Verify looks at the files of all nodes, and holds them to the heads of the state. Without
-// heads it cannot tell whether lines are missing at the end. The error is one of reading.
-func Verify(files []File, heads *Heads) (*Report, error) {
+// Verify looks at the files of all nodes, and holds them to each other and to what else
+// is known. The error is one of reading.
+func Verify(files []File, against Against) (*Report, error) {
 	v := &verifier{
 		nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]session.Digest{},
-		folded: map[Link]bool{}, heads: heads,
+		folded: map[Link]bool{}, against: against,
 	}
 	for _, f := range files {
 		if err := v.read(f); err != nil {
@@ -100,6 +111,7 @@ func Verify(files []File, heads *Heads) (*Report, error) {
 	for _, node := range v.order {
 		v.node(node)
 	}
+	v.anchors()
 	v.chains()
 	return &v.Report, nil
 }
@@ -184,12 +196,8 @@ func (s *Said) isBy(name string) bool {
 }
 
 func (l *Link) chain() (*session.Chain, error) {
-	c := &session.Chain{N: l.N, Generation: l.Generation}
-	n, err := hex.Decode(c.Head[:], []byte(l.Head))
-	if err == nil && n != len(c.Head) {
-		err = fmt.Errorf("a head of %d bytes", n)
-	}
-	return c, err
+	head, err := hash(l.Head)
+	return &session.Chain{N: l.N, Generation: l.Generation, Head: head}, err
 }
 
 // node follows the chain of one node's lines.
@@ -223,6 +231,9 @@ func (v *verifier) node(name string) {
 		if known && next(hash, l.body) != l.hash {
 			v.wrong(l, "line %d of node %s is not what was written, or the line before it is not", l.Seq, name)
 		}
+		if a := l.Anchor; a != nil && known && a.Was != hex.EncodeToString(hash[:]) {
+			v.wrong(l, "the anchor is of other lines than those before it")
+		}
 		seq, hash, known = l.Seq, l.hash, true
 	}
 }
@@ -243,15 +254,15 @@ func (v *verifier) chains() {
 	slices.Sort(keys)
 	v.Chains = len(keys)
 	live := map[session.Key]Link{}
-	if v.heads != nil {
-		for _, h := range v.heads.Links {
+	if v.against.Heads != nil {
+		for _, h := range v.against.Heads.Links {
 			live[h.Chain] = h
 			if v.links[h.Chain] == nil {
 				v.wrong(nil, "the state has %d changes of %q, and no file has one of them", h.N, h.Chain)
 			}
 		}
 	}
-	if slices.ContainsFunc(keys, func(k session.Key) bool { return !v.heads.covers(k) }) {
+	if slices.ContainsFunc(keys, func(k session.Key) bool { return !v.against.Heads.covers(k) }) {
 		v.Notes = append(v.Notes, "without the heads of the state nobody can tell whether changes are missing at the end; see govnode audit heads")
 	}
 	for _, k := range keys {
@@ -287,7 +298,7 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		}
 		v.wrong(l.from, "change %d of %q does not follow from the one before: what was said or its outcome is not what was written", l.N, k)
 	}
-	if !v.heads.covers(k) {
+	if !v.against.Heads.covers(k) {
 		return
 	}
 	found := !live
@@ -308,7 +319,7 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		if !l.last || v.folded[l.Link] || live && (l.Link == head || l.N > head.N || l.Generation < head.Generation) {
 			continue
 		}
-		if at, err := time.Parse(time.RFC3339Nano, l.at); !live && err == nil && at.After(v.heads.At.Add(-time.Second)) {
+		if at, err := time.Parse(time.RFC3339Nano, l.at); !live && err == nil && at.After(v.against.Heads.At.Add(-time.Second)) {
 			continue // it was made after the heads were read
 		}
 		v.wrong(l.from, "the state does not know change %d of %q: it is an older state, or the line that says how the chain ended is missing", l.N, k)

@@ -169,6 +169,9 @@ func between(c *tls.Certificate) *x509.CertPool {
 	return pool
 }
 
+// Certificate returns the certificate that is shown; nil if there is none.
+func (s *Source) Certificate() *tls.Certificate { return s.loaded.Load().cert }
+
 // Identity returns who the certificate that is shown is for.
 func (s *Source) Identity() (Identity, bool) {
 	c := s.loaded.Load().cert

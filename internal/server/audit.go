@@ -23,7 +23,7 @@ import (
 // 17.1, adapter contract 19.1): who asked for what, what was answered and why. A
 // refusal is always written, an admission where the policy asks for it
 // (log_all_calls). Arguments are not written: context_sha256 proves which they
-// were.
+// were, to whoever has the key where there is one.
 type auditor struct {
 	log     *auditLog
 	losses  losses
@@ -32,6 +32,7 @@ type auditor struct {
 	journal *record.Journal
 	store   order.Reader
 	names   principals
+	key     *digestKey // of digests of arguments; nil where they have none
 }
 
 // add adds a line of an operation, which is written before the operation is
@@ -115,7 +116,7 @@ func (a *auditor) scanned(t *order.Trace, ns, id string, policy *engine.Policy, 
 
 // keep puts a record into the journal and, where it has to be, into the log.
 func (a *auditor) keep(t *order.Trace, r *record.Record, more func(line) line) {
-	r.At = a.now()
+	r.At, r.Hash = a.now(), a.key.of(r.NS)
 	written := (r.Failure != "" || r.Policy.MustAudit(&r.Decision)) && a.log.to != nil
 	if large := r.Size > record.MaxLazyRecord; written || large {
 		rec := r.Audit()

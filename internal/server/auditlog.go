@@ -85,6 +85,16 @@ func (l *auditLog) init() {
 // add takes a line down that build appends, with the braces around it, and
 // returns its number.
 func (l *auditLog) add(build func(line) line) uint64 {
+	return l.addSealed(build, func(lines []byte, from int) []byte {
+		if l.chain != nil {
+			return l.chain.Seal(lines, from)
+		}
+		return append(lines, '}')
+	})
+}
+
+// addSealed likewise, with an end of its own.
+func (l *auditLog) addSealed(build func(line) line, seal func(lines []byte, from int) []byte) uint64 {
 	if l.to == nil {
 		return 0
 	}
@@ -97,12 +107,7 @@ func (l *auditLog) add(build func(line) line) uint64 {
 	l.added++
 	from := len(l.pending)
 	l.pending = build(append(l.pending, '{'))
-	if l.chain != nil {
-		l.pending = l.chain.Seal(l.pending, from)
-	} else {
-		l.pending = append(l.pending, '}')
-	}
-	l.pending = append(l.pending, '\n')
+	l.pending = append(seal(l.pending, from), '\n')
 	return l.added
 }
 

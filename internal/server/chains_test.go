@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -33,7 +34,7 @@ func (a *audited) report(t *testing.T, files [][]string) *audit.Report {
 	for i, lines := range files {
 		in = append(in, audit.File{Name: fmt.Sprint("n", i+1), Text: strings.NewReader(strings.Join(lines, ""))})
 	}
-	report, err := audit.Verify(in, a.heads)
+	report, err := audit.Verify(in, audit.Against{Heads: a.heads})
 	require.NoError(t, err)
 	return report
 }
@@ -197,8 +198,70 @@ func TestChainsGoOnAfterARestart(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, os.WriteFile(path, log.Bytes(), 0o600))
 	}
-	report, err := audit.Verify([]audit.File{{Name: path, Text: &log}}, headsOf(t, store))
+	report, err := audit.Verify([]audit.File{{Name: path, Text: &log}}, audit.Against{Heads: headsOf(t, store)})
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
-	require.Equal(t, 3, report.Changes)
+	require.Equal(t, 4, report.Changes, "with that of the key")
+}
+
+// Anchors say where the lines and the state stand, and digests of arguments have a key
+// of their namespace.
+func TestAnchorsAndKeys(t *testing.T) {
+	var log bytes.Buffer
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	s, err := server.New(server.Config{
+		Store: store, Audit: &log, AuditChain: &audit.Tail{Node: "n1"},
+		StateDigest: func() (uint64, session.Digest) { return 7, session.Digest{0xab} },
+	})
+	require.NoError(t, err)
+	h := httptest.NewServer(s.Handler())
+	defer h.Close()
+	plain := &http.Client{}
+	eventually(t, "there is a key", func() bool {
+		found, err := store.Get(t.Context(), session.AccessKey(session.ClusterNamespace), storage.Nearby)
+		return err == nil && found.Record != nil
+	})
+	digests := map[string]bool{}
+	for _, ns := range []string{"one", "one", "two"} {
+		post := func(method, body string) map[string]any {
+			req, err := http.NewRequest(http.MethodPost, h.URL+"/govnode.v1."+method, strings.NewReader(body))
+			require.NoError(t, err)
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Govnode-Namespace", ns)
+			res, err := plain.Do(req)
+			require.NoError(t, err)
+			defer func() { _ = res.Body.Close() }()
+			var out map[string]any
+			require.NoError(t, json.NewDecoder(res.Body).Decode(&out))
+			require.Equal(t, 200, res.StatusCode, "%v", out)
+			return out
+		}
+		post("PolicyService/PutPolicy", `{"name":"p","files":[{"path":"p.yaml","content":"name: p\nblocked_patterns: [secret]\n"}]}`)
+		post("PolicyService/Evaluate", `{"policy":{"name":"p"},"tool":"t","arguments":{"x":"secret"}}`)
+	}
+	require.NoError(t, s.Close())
+	var anchors int
+	for _, text := range strings.Split(strings.TrimSpace(log.String()), "\n") {
+		var l struct {
+			audit.Line
+			Digest string `json:"context_sha256"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(text), &l))
+		if l.Anchor != nil {
+			anchors++
+			require.Equal(t, audit.AnchorEvent, l.Event)
+			require.EqualValues(t, 7, l.Anchor.Index)
+			require.Equal(t, "ab", l.Anchor.State[:2])
+		}
+		if l.Digest != "" {
+			require.Regexp(t, `^hmac-sha256:[0-9a-f]{64}$`, l.Digest)
+			digests[l.Digest] = true
+		}
+	}
+	require.Equal(t, 2, anchors, "one at the beginning, and one at the end")
+	require.Len(t, digests, 2, "the same arguments in two namespaces")
+	report, err := audit.Verify([]audit.File{{Name: "log", Text: &log}}, audit.Against{Heads: headsOf(t, store)})
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
 }

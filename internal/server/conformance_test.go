@@ -69,7 +69,9 @@ func serveArchive(t *testing.T, path string) {
 	}
 	store := storage.NewMemory(func() time.Duration { return time.Duration(s.time.Load()) })
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	unchained := &lines{} // so digests of contexts have no key
 	s.node = startOn(t, store, func(c *server.Config) {
+		c.Audit = unchained
 		c.Now = func() time.Time { return asOfArchives }
 		c.Logger = slog.New(slog.DiscardHandler)
 		c.Engine = []engine.Option{
@@ -77,6 +79,7 @@ func serveArchive(t *testing.T, path string) {
 			engine.WithHTTPClient(&http.Client{Transport: &s.guardrails}),
 		}
 	})
+	s.node.audit = unchained
 	if s.has("guardrails.json") {
 		s.guardrails.Answers = s.json("guardrails.json")
 	}

@@ -50,7 +50,7 @@ func TestExplain(t *testing.T) {
 	require.NotContains(t, d.PublicMessage, "shells")
 	require.EqualValues(t, 1, rec.Counters.Attempts)
 	require.Regexp(t, `^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$`, rec.Timestamp)
-	require.Regexp(t, `^sha256:[0-9a-f]{64}$`, rec.ContextSha256)
+	require.Regexp(t, `^hmac-sha256:[0-9a-f]{64}$`, rec.ContextSha256)
 	var snapshot map[string]any
 	require.NoError(t, json.Unmarshal([]byte(rec.ContextSnapshotJson), &snapshot))
 	require.Equal(t, "red", snapshot["team"])

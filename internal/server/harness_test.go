@@ -91,6 +91,13 @@ func startOn(t testing.TB, store storage.Store, change ...func(*server.Config)) 
 	}
 	s, err := server.New(cfg)
 	require.NoError(t, err)
+	if cfg.AuditChain != nil { // the key of digests is a change of the state, which tests compare
+		eventually(t, "there is a key", func() bool {
+			found, err := store.Get(t.Context(), session.AccessKey(session.ClusterNamespace), storage.Nearby)
+			x, _ := found.Record.(*session.Access)
+			return err == nil && x != nil && x.Key != session.Digest{}
+		})
+	}
 	h := httptest.NewUnstartedServer(s.Handler())
 	h.Config.Protocols = new(http.Protocols)
 	h.Config.Protocols.SetHTTP1(true)
@@ -277,7 +284,7 @@ func (l *lines) all(t testing.TB) []map[string]any {
 }
 
 var (
-	changeLine = regexp.MustCompile(`(?m)^\{[^\n]*"event_type":"(change|chain_ended)"[^\n]*\n`)
+	changeLine = regexp.MustCompile(`(?m)^\{[^\n]*"event_type":"(change|chain_ended|anchor)"[^\n]*\n`)
 	seal       = regexp.MustCompile(`(?m),"node":"[^"]*","seq":\d+,"sha256":"[0-9a-f]*"\}$`)
 )
 
@@ -312,7 +319,7 @@ func (c *chained) verify(t testing.TB, store storage.Store) {
 	if t.Failed() || len(all) == 0 {
 		return
 	}
-	report, err := audit.Verify(files(all...), headsOf(t, store))
+	report, err := audit.Verify(files(all...), audit.Against{Heads: headsOf(t, store)})
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 }
@@ -349,7 +356,7 @@ func headsOf(t testing.TB, store storage.Store) *audit.Heads {
 }
 
 // eventually waits for a condition that another goroutine brings about.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, 5*time.Second, 2*time.Millisecond, what)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -125,6 +126,11 @@ type Config struct {
 	// AuditChain is where the chain of the audit's lines stands; nil keeps none. Each
 	// change then has a line, and a link in a chain of the state.
 	AuditChain *audit.Tail
+	// AuditSigner returns the certificate by which anchors of the audit are signed. Nil
+	// signs none. StateDigest returns the latest digest of the whole state and its index
+	// in the log, 0 before there is one; nil where none is made.
+	AuditSigner func() *tls.Certificate
+	StateDigest func() (index uint64, digest session.Digest)
 	// Now is the time of day, for audit lines; nil means time.Now.
 	Now func() time.Time
 }
@@ -205,6 +211,7 @@ type Server struct {
 	waits    *waiting.Waiters
 	sweeper  *sweep.Sweeper
 	audit    *auditor
+	anchors  *anchors // nil where lines are not chained
 	teller   *record.Teller
 	metrics  *metrics
 	memory   *gate.Memory
@@ -253,6 +260,12 @@ func New(cfg Config) (*Server, error) {
 		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Followers) },
 	}
 	s.audit.journal, s.audit.store = journal, store
+	if cfg.AuditChain != nil && cfg.Audit != nil {
+		s.audit.key = &digestKey{store: kept, newID: cfg.NewID}
+		s.anchors = &anchors{audit: s.audit, state: cfg.StateDigest, by: cfg.AuditSigner, every: anchorEvery, said: func(err error) {
+			cfg.Logger.Error("an anchor of the audit log could not be signed", "error", err)
+		}}
+	}
 	s.limits = &limits.Service{
 		Store: s.store, Now: cfg.Now, Changed: s.audit.limited,
 		Crossed: func(ns string, res *session.Result) { s.audit.budgets(ns, engine.Input{}, res) },
@@ -276,6 +289,10 @@ func New(cfg Config) (*Server, error) {
 	cfg.Store.OnLapse(s.lapsed)
 	cfg.Store.OnFold(s.audit.folded)
 	s.leader.Start()
+	if s.anchors != nil {
+		s.audit.key.start()
+		s.anchors.start()
+	}
 	if cfg.Cluster != nil {
 		cfg.Cluster.AdmitForwarded(s.admitForwarded)
 	}
@@ -433,6 +450,10 @@ func (s *Server) Close() error {
 	s.waits.Close()
 	s.cfg.Store.OnLapse(nil)
 	s.cfg.Store.OnFold(nil)
+	if s.anchors != nil {
+		s.audit.key.close()
+		s.anchors.close()
+	}
 	s.audit.log.close()
 	s.leader.Close()
 	s.memory.Close()

@@ -16,6 +16,7 @@ type access struct {
 	tokens map[string]session.Token
 	denied map[string]session.DeniedSubject
 	quotas session.Quotas
+	key    session.Digest
 }
 
 func (s *space) mayDo() *access {
@@ -110,11 +111,18 @@ func (s *space) putQuotas(c *session.PutQuotas) bool {
 	return true
 }
 
+func (s *space) keepKey(c *session.KeepKey) bool {
+	if x := s.mayDo(); x.key == (session.Digest{}) {
+		x.key = c.Key
+	}
+	return true
+}
+
 func (x *access) record() session.Record {
 	if x == nil {
 		return nil
 	}
-	r := &session.Access{Epoch: x.epoch, Quotas: x.quotas}
+	r := &session.Access{Epoch: x.epoch, Quotas: x.quotas, Key: x.key}
 	for _, id := range slices.Sorted(maps.Keys(x.tokens)) {
 		r.Tokens = append(r.Tokens, x.tokens[id])
 	}
@@ -178,6 +186,9 @@ func (g *Generator) access() session.Command {
 		return &session.Deny{NS: ns, By: by, Denied: session.DeniedSubject{Subject: subject, Reason: pick(g, "", "lost"), At: int64(g.n)}}
 	case 4:
 		return &session.Allow{NS: ns, By: by, Subject: subject}
+	}
+	if g.once(4) {
+		return &session.KeepKey{NS: ns, By: by, Key: g.digest()}
 	}
 	return &session.PutQuotas{NS: ns, By: by, Quotas: session.Quotas{Sessions: int64(g.r.IntN(3))}}
 }

@@ -281,6 +281,8 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).allow(c, r) })
 	case *session.PutQuotas:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putQuotas(c) })
+	case *session.KeepKey:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).keepKey(c) })
 	case *session.Swept:
 		m.space(c.NS).swept(c)
 	case *session.Tick:

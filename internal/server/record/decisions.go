@@ -62,7 +62,7 @@ func (r *Record) Audit() engine.AuditRecord {
 		in.Facts = &facts
 	}
 	in.Now = r.At
-	return r.Policy.Audit(in, r.Decision)
+	return r.Policy.Audit(in, r.Decision, r.Hash)
 }
 
 // Render keeps what would be shown in the place of what it is made from.
@@ -81,7 +81,7 @@ func (r *Record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 	out := &v1.DecisionRecord{
 		DecisionId: r.ID, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
 		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
-		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest.String(),
+		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest,
 		Outcome: r.Outcome, Index: r.Index, DryRun: r.DryRun, Repeat: r.Repeat, Failure: r.Failure, FailureReason: r.FailureReason,
 	}
 	if r.Counters != nil {

@@ -49,6 +49,7 @@ type Record struct {
 	facts     *engine.Facts
 	toolCalls int64 // of the tool of the call; stands for facts.ToolCalls
 	Decision  engine.Decision
+	Hash      engine.ContextHash
 	rendered  *v1.DecisionRecord // instead of policy and input, where these are large
 
 	Outcome       v1.Outcome

@@ -104,7 +104,9 @@ type DecisionRecord struct {
 	// The context as it was judged, as JSON: the facts of the service stand in
 	// the place of what the caller claimed, and it is redacted.
 	ContextSnapshotJson string `protobuf:"bytes,13,opt,name=context_snapshot_json,json=contextSnapshotJson,proto3" json:"context_snapshot_json,omitempty"`
-	// SHA-256 of the context and the arguments as they came, in canonical JSON.
+	// SHA-256 of the context and the arguments as they came, in canonical JSON:
+	// "sha256:" and hexadecimal digits, or "hmac-sha256:" where it has a key, as where
+	// the audit is chained. Empty while the key is not known.
 	ContextSha256 string    `protobuf:"bytes,14,opt,name=context_sha256,json=contextSha256,proto3" json:"context_sha256,omitempty"`
 	Counters      *Counters `protobuf:"bytes,15,opt,name=counters,proto3" json:"counters,omitempty"` // right after the command
 	Index         uint64    `protobuf:"varint,16,opt,name=index,proto3" json:"index,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -119,43 +120,74 @@ func readHeads(path string) (*audit.Heads, error) {
 
 func auditVerifyCommand() *cobra.Command {
 	var from string
+	var kept []string
 	var state bool
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Find what was changed, removed, moved or added in the audit logs of nodes",
 		Long: `Takes the logs of all nodes, the rotated ones too, and names each place that is wrong or
 missing. With --state, or with heads that were kept, it also finds what is missing at the
-end, and whole files that are older than the state. Exit code 1 says that something was
-found.`,
+end, and whole files that are older than the state. Each node writes an anchor a minute:
+anchors that were kept elsewhere hold every line before them, and with --tls-ca their
+signatures are looked at. Exit code 1 says that something was found.`,
 		Example: `  govnode audit verify n1/audit.jsonl n2/audit.jsonl n3/audit.jsonl --state
-  govnode audit verify --heads heads.jsonl audit.jsonl.1 audit.jsonl`,
+  govnode audit verify --heads heads.jsonl audit.jsonl.1 audit.jsonl
+  govnode audit verify --anchors kept.jsonl --tls-ca ca.crt n1/audit.jsonl n2/audit.jsonl`,
 		Args: terminal.Arguments(1, math.MaxInt),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, names []string) error {
-		var heads *audit.Heads
+		var against audit.Against
 		var err error
 		switch {
 		case state && from != "":
 			return terminal.Usagef("heads: --state asks the cluster for them; give one of the two")
 		case state: // before the files, which go on
-			heads, err = headsOf(cmd.Context(), c)
+			against.Heads, err = headsOf(cmd.Context(), c)
 		case from != "":
-			heads, err = readHeads(from)
+			against.Heads, err = readHeads(from)
+		}
+		if err == nil {
+			err = readAnchors(&against, kept, c.TLSCA)
 		}
 		if err != nil {
 			return err
 		}
-		report, err := verifyFiles(names, heads)
+		report, err := verifyFiles(names, against)
 		if err != nil {
 			return err
 		}
 		return tellReport(cmd.OutOrStdout(), report)
 	})
 	cmd.Flags().StringVar(&from, "heads", "", "`file` that govnode audit heads has printed")
+	cmd.Flags().StringArrayVar(&kept, "anchors", nil, "`file` of anchors that were kept elsewhere, as govnode audit query --event anchor prints them; may be repeated")
 	cmd.Flags().BoolVar(&state, "state", false, "ask the cluster for the heads of the namespace")
 	return cmd
 }
 
-func verifyFiles(names []string, heads *audit.Heads) (*audit.Report, error) {
+// readAnchors reads what was kept of anchors, and the authority of those who signed them.
+func readAnchors(against *audit.Against, files []string, ca string) error {
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return fmt.Errorf("tls-ca: %w", err)
+		}
+		if against.Roots = x509.NewCertPool(); !against.Roots.AppendCertsFromPEM(text) {
+			return fmt.Errorf("tls-ca: %s holds no certificate", ca)
+		}
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("anchors: %w", err)
+		}
+		err = errors.Join(against.ReadAnchors(name, f), f.Close())
+		if err != nil {
+			return fmt.Errorf("anchors: %w", err)
+		}
+	}
+	return nil
+}
+
+func verifyFiles(names []string, against audit.Against) (*audit.Report, error) {
 	var files []audit.File
 	for _, name := range names {
 		f, err := os.Open(name)
@@ -165,7 +197,7 @@ func verifyFiles(names []string, heads *audit.Heads) (*audit.Report, error) {
 		defer func() { _ = f.Close() }()
 		files = append(files, audit.File{Name: name, Text: f})
 	}
-	return audit.Verify(files, heads)
+	return audit.Verify(files, against)
 }
 
 func tellReport(w io.Writer, r *audit.Report) error {

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"example.com/govnode/internal/edictum"
 	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
@@ -69,6 +71,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditChain: chain, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
+		AuditSigner: signer(secure), StateDigest: n.digests(),
 		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
 		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
@@ -88,6 +91,23 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 	}
 	n.sdks = edictum.New(n.server.Handler(), keys, log)
 	return n, nil
+}
+
+// signer returns how the certificate is found by which anchors are signed; nil if there
+// is none.
+func signer(secure *pki.Source) func() *tls.Certificate {
+	if secure == nil {
+		return nil
+	}
+	return secure.Certificate
+}
+
+// digests returns how the latest digest of the state is found; nil where none is made.
+func (n *node) digests() func() (uint64, session.Digest) {
+	if n.member == nil {
+		return nil
+	}
+	return n.member.LatestDigest
 }
 
 // diskFree tells the room on the disk of the log; nil without one.

@@ -533,6 +533,7 @@ type Command struct {
 	//	*Command_Deny
 	//	*Command_Allow
 	//	*Command_PutQuotas
+	//	*Command_KeepKey
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	Authority     *Authority        `protobuf:"bytes,100,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -936,6 +937,15 @@ func (x *Command) GetPutQuotas() *PutQuotas {
 	return nil
 }
 
+func (x *Command) GetKeepKey() *KeepKey {
+	if x != nil {
+		if x, ok := x.Command.(*Command_KeepKey); ok {
+			return x.KeepKey
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetAuthority() *Authority {
 	if x != nil {
 		return x.Authority
@@ -1107,6 +1117,10 @@ type Command_PutQuotas struct {
 	PutQuotas *PutQuotas `protobuf:"bytes,40,opt,name=put_quotas,json=putQuotas,proto3,oneof"`
 }
 
+type Command_KeepKey struct {
+	KeepKey *KeepKey `protobuf:"bytes,41,opt,name=keep_key,json=keepKey,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -1186,6 +1200,8 @@ func (*Command_Deny) isCommand_Command() {}
 func (*Command_Allow) isCommand_Command() {}
 
 func (*Command_PutQuotas) isCommand_Command() {}
+
+func (*Command_KeepKey) isCommand_Command() {}
 
 // Authority is who asked for a command, and the epoch of its namespace by which
 // that was judged.
@@ -1860,6 +1876,67 @@ func (x *PutQuotas) GetQuotas() *Quotas {
 	return nil
 }
 
+// KeepKey sets the key of the digests of arguments, if there is none.
+type KeepKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"` // 32 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeepKey) Reset() {
+	*x = KeepKey{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeepKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeepKey) ProtoMessage() {}
+
+func (x *KeepKey) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeepKey.ProtoReflect.Descriptor instead.
+func (*KeepKey) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *KeepKey) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *KeepKey) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *KeepKey) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 // Access is who may do what in a namespace.
 type Access struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1867,13 +1944,14 @@ type Access struct {
 	Tokens        []*Token               `protobuf:"bytes,2,rep,name=tokens,proto3" json:"tokens,omitempty"` // by id
 	Denied        []*DeniedSubject       `protobuf:"bytes,3,rep,name=denied,proto3" json:"denied,omitempty"` // by subject
 	Quotas        *Quotas                `protobuf:"bytes,4,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	Key           []byte                 `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"` // of digests of arguments in audits, 32 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1963,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1976,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Access) GetEpoch() uint64 {
@@ -1929,6 +2007,13 @@ func (x *Access) GetQuotas() *Quotas {
 	return nil
 }
 
+func (x *Access) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 // Maker is whose request a command is.
 type Maker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1941,7 +2026,7 @@ type Maker struct {
 
 func (x *Maker) Reset() {
 	*x = Maker{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2038,7 @@ func (x *Maker) String() string {
 func (*Maker) ProtoMessage() {}
 
 func (x *Maker) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2051,7 @@ func (x *Maker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maker.ProtoReflect.Descriptor instead.
 func (*Maker) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Maker) GetClient() string {
@@ -2000,7 +2085,7 @@ type Attr struct {
 
 func (x *Attr) Reset() {
 	*x = Attr{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2097,7 @@ func (x *Attr) String() string {
 func (*Attr) ProtoMessage() {}
 
 func (x *Attr) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2110,7 @@ func (x *Attr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attr.ProtoReflect.Descriptor instead.
 func (*Attr) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Attr) GetName() string {
@@ -2055,7 +2140,7 @@ type Premise struct {
 
 func (x *Premise) Reset() {
 	*x = Premise{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2152,7 @@ func (x *Premise) String() string {
 func (*Premise) ProtoMessage() {}
 
 func (x *Premise) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2165,7 @@ func (x *Premise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Premise.ProtoReflect.Descriptor instead.
 func (*Premise) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Premise) GetFact() Fact {
@@ -2121,7 +2206,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2218,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2231,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Want) GetPool() string {
@@ -2177,7 +2262,7 @@ type RateWant struct {
 
 func (x *RateWant) Reset() {
 	*x = RateWant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2274,7 @@ func (x *RateWant) String() string {
 func (*RateWant) ProtoMessage() {}
 
 func (x *RateWant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2287,7 @@ func (x *RateWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
 func (*RateWant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RateWant) GetPool() string {
@@ -2252,7 +2337,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2349,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2362,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Output) GetHash() []byte {
@@ -2319,7 +2404,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2416,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2429,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Value) GetNumber() bool {
@@ -2378,7 +2463,7 @@ type ToolLimit struct {
 
 func (x *ToolLimit) Reset() {
 	*x = ToolLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2475,7 @@ func (x *ToolLimit) String() string {
 func (*ToolLimit) ProtoMessage() {}
 
 func (x *ToolLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2488,7 @@ func (x *ToolLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolLimit.ProtoReflect.Descriptor instead.
 func (*ToolLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ToolLimit) GetTool() string {
@@ -2430,7 +2515,7 @@ type KindLimit struct {
 
 func (x *KindLimit) Reset() {
 	*x = KindLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2527,7 @@ func (x *KindLimit) String() string {
 func (*KindLimit) ProtoMessage() {}
 
 func (x *KindLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2540,7 @@ func (x *KindLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
 func (*KindLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *KindLimit) GetKind() CallKind {
@@ -2493,7 +2578,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2590,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2603,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -2624,7 +2709,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2721,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2734,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Open) GetNs() string {
@@ -2757,7 +2842,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2854,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2867,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Begin) GetNs() string {
@@ -2946,7 +3031,7 @@ type Asking struct {
 
 func (x *Asking) Reset() {
 	*x = Asking{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3043,7 @@ func (x *Asking) String() string {
 func (*Asking) ProtoMessage() {}
 
 func (x *Asking) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3056,7 @@ func (x *Asking) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Asking.ProtoReflect.Descriptor instead.
 func (*Asking) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Asking) GetAgent() string {
@@ -3070,7 +3155,7 @@ type Charge struct {
 
 func (x *Charge) Reset() {
 	*x = Charge{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3167,7 @@ func (x *Charge) String() string {
 func (*Charge) ProtoMessage() {}
 
 func (x *Charge) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3180,7 @@ func (x *Charge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charge.ProtoReflect.Descriptor instead.
 func (*Charge) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Charge) GetBudget() string {
@@ -3130,7 +3215,7 @@ type Bill struct {
 
 func (x *Bill) Reset() {
 	*x = Bill{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3227,7 @@ func (x *Bill) String() string {
 func (*Bill) ProtoMessage() {}
 
 func (x *Bill) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3240,7 @@ func (x *Bill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bill.ProtoReflect.Descriptor instead.
 func (*Bill) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Bill) GetBudget() string {
@@ -3191,7 +3276,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3288,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3301,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *End) GetNs() string {
@@ -3310,7 +3395,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3407,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3420,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Cancel) GetNs() string {
@@ -3395,7 +3480,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3407,7 +3492,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3420,7 +3505,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Close) GetNs() string {
@@ -3491,7 +3576,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3588,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3516,7 +3601,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Acquire) GetNs() string {
@@ -3611,7 +3696,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3708,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3721,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Renew) GetNs() string {
@@ -3701,7 +3786,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3798,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3811,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Release) GetNs() string {
@@ -3778,7 +3863,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3875,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3888,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -3862,7 +3947,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +3959,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +3972,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutPool) GetNs() string {
@@ -3944,7 +4029,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3956,7 +4041,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3969,7 +4054,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -4014,7 +4099,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4111,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4124,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -4097,7 +4182,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4109,7 +4194,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4122,7 +4207,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -4174,7 +4259,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4271,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4284,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Set) GetNs() string {
@@ -4256,7 +4341,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4268,7 +4353,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4281,7 +4366,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Delete) GetNs() string {
@@ -4324,7 +4409,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4336,7 +4421,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4349,7 +4434,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Increment) GetNs() string {
@@ -4389,7 +4474,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4401,7 +4486,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4414,7 +4499,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -4432,7 +4517,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4529,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4542,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 type PutHash struct {
@@ -4472,7 +4557,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4484,7 +4569,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4497,7 +4582,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PutHash) GetNs() string {
@@ -4540,7 +4625,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4552,7 +4637,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4565,7 +4650,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Repair) GetNs() string {
@@ -4610,7 +4695,7 @@ type PutRate struct {
 
 func (x *PutRate) Reset() {
 	*x = PutRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4622,7 +4707,7 @@ func (x *PutRate) String() string {
 func (*PutRate) ProtoMessage() {}
 
 func (x *PutRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4635,7 +4720,7 @@ func (x *PutRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
 func (*PutRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PutRate) GetNs() string {
@@ -4691,7 +4776,7 @@ type DeleteRate struct {
 
 func (x *DeleteRate) Reset() {
 	*x = DeleteRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4703,7 +4788,7 @@ func (x *DeleteRate) String() string {
 func (*DeleteRate) ProtoMessage() {}
 
 func (x *DeleteRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4716,7 +4801,7 @@ func (x *DeleteRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
 func (*DeleteRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DeleteRate) GetNs() string {
@@ -4756,7 +4841,7 @@ type TakeRate struct {
 
 func (x *TakeRate) Reset() {
 	*x = TakeRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +4853,7 @@ func (x *TakeRate) String() string {
 func (*TakeRate) ProtoMessage() {}
 
 func (x *TakeRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +4866,7 @@ func (x *TakeRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
 func (*TakeRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *TakeRate) GetNs() string {
@@ -4854,7 +4939,7 @@ type PutBudget struct {
 
 func (x *PutBudget) Reset() {
 	*x = PutBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4866,7 +4951,7 @@ func (x *PutBudget) String() string {
 func (*PutBudget) ProtoMessage() {}
 
 func (x *PutBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4879,7 +4964,7 @@ func (x *PutBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
 func (*PutBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PutBudget) GetNs() string {
@@ -4937,7 +5022,7 @@ type AdjustBudget struct {
 
 func (x *AdjustBudget) Reset() {
 	*x = AdjustBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4949,7 +5034,7 @@ func (x *AdjustBudget) String() string {
 func (*AdjustBudget) ProtoMessage() {}
 
 func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4962,7 +5047,7 @@ func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
 func (*AdjustBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AdjustBudget) GetNs() string {
@@ -5012,7 +5097,7 @@ type DeleteBudget struct {
 
 func (x *DeleteBudget) Reset() {
 	*x = DeleteBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5024,7 +5109,7 @@ func (x *DeleteBudget) String() string {
 func (*DeleteBudget) ProtoMessage() {}
 
 func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5037,7 +5122,7 @@ func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
 func (*DeleteBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *DeleteBudget) GetNs() string {
@@ -5083,7 +5168,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5095,7 +5180,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5108,7 +5193,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Append) GetNs() string {
@@ -5171,7 +5256,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5183,7 +5268,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5196,7 +5281,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -5231,7 +5316,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5243,7 +5328,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5256,7 +5341,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -5286,7 +5371,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5298,7 +5383,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5311,7 +5396,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Signal) GetNs() string {
@@ -5360,7 +5445,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5372,7 +5457,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5385,7 +5470,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Swept) GetNs() string {
@@ -5431,7 +5516,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5443,7 +5528,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5456,7 +5541,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Ask) GetNs() string {
@@ -5567,7 +5652,7 @@ type Decide struct {
 
 func (x *Decide) Reset() {
 	*x = Decide{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5579,7 +5664,7 @@ func (x *Decide) String() string {
 func (*Decide) ProtoMessage() {}
 
 func (x *Decide) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5592,7 +5677,7 @@ func (x *Decide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decide.ProtoReflect.Descriptor instead.
 func (*Decide) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Decide) GetNs() string {
@@ -5672,7 +5757,7 @@ type CancelApproval struct {
 
 func (x *CancelApproval) Reset() {
 	*x = CancelApproval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5684,7 +5769,7 @@ func (x *CancelApproval) String() string {
 func (*CancelApproval) ProtoMessage() {}
 
 func (x *CancelApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5697,7 +5782,7 @@ func (x *CancelApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelApproval.ProtoReflect.Descriptor instead.
 func (*CancelApproval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CancelApproval) GetNs() string {
@@ -5757,7 +5842,7 @@ type StandingOf struct {
 
 func (x *StandingOf) Reset() {
 	*x = StandingOf{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5769,7 +5854,7 @@ func (x *StandingOf) String() string {
 func (*StandingOf) ProtoMessage() {}
 
 func (x *StandingOf) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5782,7 +5867,7 @@ func (x *StandingOf) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandingOf.ProtoReflect.Descriptor instead.
 func (*StandingOf) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StandingOf) GetScope() SignalScope {
@@ -5841,7 +5926,7 @@ type PutStanding struct {
 
 func (x *PutStanding) Reset() {
 	*x = PutStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5853,7 +5938,7 @@ func (x *PutStanding) String() string {
 func (*PutStanding) ProtoMessage() {}
 
 func (x *PutStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5866,7 +5951,7 @@ func (x *PutStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStanding.ProtoReflect.Descriptor instead.
 func (*PutStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PutStanding) GetNs() string {
@@ -5922,7 +6007,7 @@ type DeleteStanding struct {
 
 func (x *DeleteStanding) Reset() {
 	*x = DeleteStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5934,7 +6019,7 @@ func (x *DeleteStanding) String() string {
 func (*DeleteStanding) ProtoMessage() {}
 
 func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5947,7 +6032,7 @@ func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteStanding.ProtoReflect.Descriptor instead.
 func (*DeleteStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DeleteStanding) GetNs() string {
@@ -6007,7 +6092,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6019,7 +6104,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6032,7 +6117,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -6236,7 +6321,7 @@ type Fold struct {
 
 func (x *Fold) Reset() {
 	*x = Fold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6248,7 +6333,7 @@ func (x *Fold) String() string {
 func (*Fold) ProtoMessage() {}
 
 func (x *Fold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6261,7 +6346,7 @@ func (x *Fold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fold.ProtoReflect.Descriptor instead.
 func (*Fold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Fold) GetKey() string {
@@ -6303,7 +6388,7 @@ type ApprovalCount struct {
 
 func (x *ApprovalCount) Reset() {
 	*x = ApprovalCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6315,7 +6400,7 @@ func (x *ApprovalCount) String() string {
 func (*ApprovalCount) ProtoMessage() {}
 
 func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6328,7 +6413,7 @@ func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalCount.ProtoReflect.Descriptor instead.
 func (*ApprovalCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ApprovalCount) GetId() string {
@@ -6418,7 +6503,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6430,7 +6515,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6443,7 +6528,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -6523,7 +6608,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6535,7 +6620,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6548,7 +6633,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *After) GetNow() int64 {
@@ -6602,7 +6687,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6614,7 +6699,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6627,7 +6712,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -6697,7 +6782,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6709,7 +6794,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6722,7 +6807,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Grant) GetPool() string {
@@ -6757,7 +6842,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6769,7 +6854,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6782,7 +6867,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -6820,7 +6905,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6832,7 +6917,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6845,7 +6930,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -6900,7 +6985,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6912,7 +6997,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6925,7 +7010,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Place) GetPool() string {
@@ -6954,7 +7039,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6966,7 +7051,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6979,7 +7064,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Lapse) GetSession() string {
@@ -7039,7 +7124,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7051,7 +7136,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7064,7 +7149,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -7364,7 +7449,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7376,7 +7461,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7389,7 +7474,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Session) GetAgent() string {
@@ -7565,7 +7650,7 @@ type Chain struct {
 
 func (x *Chain) Reset() {
 	*x = Chain{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7577,7 +7662,7 @@ func (x *Chain) String() string {
 func (*Chain) ProtoMessage() {}
 
 func (x *Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7590,7 +7675,7 @@ func (x *Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chain.ProtoReflect.Descriptor instead.
 func (*Chain) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Chain) GetN() uint64 {
@@ -7630,7 +7715,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7642,7 +7727,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7655,7 +7740,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -7717,7 +7802,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7729,7 +7814,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7742,7 +7827,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -7770,7 +7855,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7782,7 +7867,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7795,7 +7880,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -7833,7 +7918,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7845,7 +7930,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7858,7 +7943,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *More) GetParent() string {
@@ -7916,7 +8001,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7928,7 +8013,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7941,7 +8026,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Held) GetHolder() string {
@@ -8035,7 +8120,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8047,7 +8132,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8060,7 +8145,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HeldGates) GetAsked() *Clock {
@@ -8111,7 +8196,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8123,7 +8208,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8136,7 +8221,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Clock) GetApproved() bool {
@@ -8179,7 +8264,7 @@ type Vote struct {
 
 func (x *Vote) Reset() {
 	*x = Vote{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8191,7 +8276,7 @@ func (x *Vote) String() string {
 func (*Vote) ProtoMessage() {}
 
 func (x *Vote) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8204,7 +8289,7 @@ func (x *Vote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vote.ProtoReflect.Descriptor instead.
 func (*Vote) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Vote) GetApprover() string {
@@ -8265,7 +8350,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8277,7 +8362,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8290,7 +8375,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Approval) GetDeadline() int64 {
@@ -8461,7 +8546,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8473,7 +8558,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8486,7 +8571,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Standing) GetOf() *StandingOf {
@@ -8537,7 +8622,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8549,7 +8634,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8562,7 +8647,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Spent) GetPool() string {
@@ -8606,7 +8691,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8618,7 +8703,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8631,7 +8716,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Charged) GetBudget() string {
@@ -8687,7 +8772,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8699,7 +8784,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8712,7 +8797,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Budget) GetParent() string {
@@ -8789,7 +8874,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8801,7 +8886,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8814,7 +8899,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Hold) GetPool() string {
@@ -8853,7 +8938,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8865,7 +8950,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8878,7 +8963,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -8919,7 +9004,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8931,7 +9016,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8944,7 +9029,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -9027,7 +9112,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9039,7 +9124,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9052,7 +9137,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Lease) GetHolder() string {
@@ -9131,7 +9216,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9143,7 +9228,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9156,7 +9241,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -9202,7 +9287,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9214,7 +9299,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9227,7 +9312,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -9292,7 +9377,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9304,7 +9389,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9317,7 +9402,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -9367,7 +9452,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9379,7 +9464,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9392,7 +9477,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -9433,7 +9518,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9445,7 +9530,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9458,7 +9543,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -9484,7 +9569,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9496,7 +9581,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9509,7 +9594,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Pins) GetN() int64 {
@@ -9529,7 +9614,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9541,7 +9626,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9554,7 +9639,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -9584,7 +9669,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9596,7 +9681,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9609,7 +9694,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -9657,7 +9742,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9669,7 +9754,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9682,7 +9767,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -9708,7 +9793,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9720,7 +9805,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9733,7 +9818,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Hash) GetHash() string {
@@ -9755,7 +9840,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9767,7 +9852,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9780,7 +9865,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *List) GetLength() int64 {
@@ -9814,7 +9899,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9826,7 +9911,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9839,7 +9924,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ListItem) GetText() string {
@@ -9868,7 +9953,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9880,7 +9965,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9893,7 +9978,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -9925,7 +10010,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9937,7 +10022,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9950,7 +10035,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -10007,7 +10092,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10019,7 +10104,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10032,7 +10117,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -10066,7 +10151,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10078,7 +10163,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10091,7 +10176,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -10112,7 +10197,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10124,7 +10209,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10137,7 +10222,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{109}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -10165,7 +10250,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10177,7 +10262,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10190,7 +10275,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{110}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -10215,7 +10300,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xf0\x11\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xa6\x12\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -10263,7 +10348,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04deny\x18& \x01(\v2\x14.govnode.log.v1.DenyH\x00R\x04deny\x12-\n" +
 	"\x05allow\x18' \x01(\v2\x15.govnode.log.v1.AllowH\x00R\x05allow\x12:\n" +
 	"\n" +
-	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x127\n" +
+	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x124\n" +
+	"\bkeep_key\x18) \x01(\v2\x17.govnode.log.v1.KeepKeyH\x00R\akeepKey\x127\n" +
 	"\tauthority\x18d \x01(\v2\x19.govnode.log.v1.AuthorityR\tauthorityB\t\n" +
 	"\acommand\"q\n" +
 	"\tAuthority\x12\x1c\n" +
@@ -10321,12 +10407,17 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\tPutQuotas\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12.\n" +
-	"\x06quotas\x18\x03 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\"\xb4\x01\n" +
+	"\x06quotas\x18\x03 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\"R\n" +
+	"\aKeepKey\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\"\xc6\x01\n" +
 	"\x06Access\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12-\n" +
 	"\x06tokens\x18\x02 \x03(\v2\x15.govnode.log.v1.TokenR\x06tokens\x125\n" +
 	"\x06denied\x18\x03 \x03(\v2\x1d.govnode.log.v1.DeniedSubjectR\x06denied\x12.\n" +
-	"\x06quotas\x18\x04 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\"S\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x16.govnode.log.v1.QuotasR\x06quotas\x12\x10\n" +
+	"\x03key\x18\x05 \x01(\fR\x03key\"S\n" +
 	"\x05Maker\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\tR\arequest\x12\x18\n" +
@@ -11102,7 +11193,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -11122,280 +11213,283 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Deny)(nil),            // 15: govnode.log.v1.Deny
 	(*Allow)(nil),           // 16: govnode.log.v1.Allow
 	(*PutQuotas)(nil),       // 17: govnode.log.v1.PutQuotas
-	(*Access)(nil),          // 18: govnode.log.v1.Access
-	(*Maker)(nil),           // 19: govnode.log.v1.Maker
-	(*Attr)(nil),            // 20: govnode.log.v1.Attr
-	(*Premise)(nil),         // 21: govnode.log.v1.Premise
-	(*Want)(nil),            // 22: govnode.log.v1.Want
-	(*RateWant)(nil),        // 23: govnode.log.v1.RateWant
-	(*Output)(nil),          // 24: govnode.log.v1.Output
-	(*Value)(nil),           // 25: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 26: govnode.log.v1.ToolLimit
-	(*KindLimit)(nil),       // 27: govnode.log.v1.KindLimit
-	(*Limits)(nil),          // 28: govnode.log.v1.Limits
-	(*Open)(nil),            // 29: govnode.log.v1.Open
-	(*Begin)(nil),           // 30: govnode.log.v1.Begin
-	(*Asking)(nil),          // 31: govnode.log.v1.Asking
-	(*Charge)(nil),          // 32: govnode.log.v1.Charge
-	(*Bill)(nil),            // 33: govnode.log.v1.Bill
-	(*End)(nil),             // 34: govnode.log.v1.End
-	(*Cancel)(nil),          // 35: govnode.log.v1.Cancel
-	(*Close)(nil),           // 36: govnode.log.v1.Close
-	(*Acquire)(nil),         // 37: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 38: govnode.log.v1.Renew
-	(*Release)(nil),         // 39: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 40: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 41: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 42: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 43: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 44: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 45: govnode.log.v1.Set
-	(*Delete)(nil),          // 46: govnode.log.v1.Delete
-	(*Increment)(nil),       // 47: govnode.log.v1.Increment
-	(*Tick)(nil),            // 48: govnode.log.v1.Tick
-	(*Restore)(nil),         // 49: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 50: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 51: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 52: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 53: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 54: govnode.log.v1.TakeRate
-	(*PutBudget)(nil),       // 55: govnode.log.v1.PutBudget
-	(*AdjustBudget)(nil),    // 56: govnode.log.v1.AdjustBudget
-	(*DeleteBudget)(nil),    // 57: govnode.log.v1.DeleteBudget
-	(*Append)(nil),          // 58: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 59: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 60: govnode.log.v1.Target
-	(*Signal)(nil),          // 61: govnode.log.v1.Signal
-	(*Swept)(nil),           // 62: govnode.log.v1.Swept
-	(*Ask)(nil),             // 63: govnode.log.v1.Ask
-	(*Decide)(nil),          // 64: govnode.log.v1.Decide
-	(*CancelApproval)(nil),  // 65: govnode.log.v1.CancelApproval
-	(*StandingOf)(nil),      // 66: govnode.log.v1.StandingOf
-	(*PutStanding)(nil),     // 67: govnode.log.v1.PutStanding
-	(*DeleteStanding)(nil),  // 68: govnode.log.v1.DeleteStanding
-	(*Result)(nil),          // 69: govnode.log.v1.Result
-	(*Fold)(nil),            // 70: govnode.log.v1.Fold
-	(*ApprovalCount)(nil),   // 71: govnode.log.v1.ApprovalCount
-	(*BudgetCount)(nil),     // 72: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 73: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 74: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 75: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 76: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 77: govnode.log.v1.Counters
-	(*Place)(nil),           // 78: govnode.log.v1.Place
-	(*Lapse)(nil),           // 79: govnode.log.v1.Lapse
-	(*Record)(nil),          // 80: govnode.log.v1.Record
-	(*Session)(nil),         // 81: govnode.log.v1.Session
-	(*Chain)(nil),           // 82: govnode.log.v1.Chain
-	(*Gates)(nil),           // 83: govnode.log.v1.Gates
-	(*Pin)(nil),             // 84: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 85: govnode.log.v1.ToolCount
-	(*More)(nil),            // 86: govnode.log.v1.More
-	(*Held)(nil),            // 87: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 88: govnode.log.v1.HeldGates
-	(*Clock)(nil),           // 89: govnode.log.v1.Clock
-	(*Vote)(nil),            // 90: govnode.log.v1.Vote
-	(*Approval)(nil),        // 91: govnode.log.v1.Approval
-	(*Standing)(nil),        // 92: govnode.log.v1.Standing
-	(*Spent)(nil),           // 93: govnode.log.v1.Spent
-	(*Charged)(nil),         // 94: govnode.log.v1.Charged
-	(*Budget)(nil),          // 95: govnode.log.v1.Budget
-	(*Hold)(nil),            // 96: govnode.log.v1.Hold
-	(*IDs)(nil),             // 97: govnode.log.v1.IDs
-	(*Pool)(nil),            // 98: govnode.log.v1.Pool
-	(*Lease)(nil),           // 99: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 100: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 101: govnode.log.v1.Ticket
-	(*Client)(nil),          // 102: govnode.log.v1.Client
-	(*Policy)(nil),          // 103: govnode.log.v1.Policy
-	(*Name)(nil),            // 104: govnode.log.v1.Name
-	(*Pins)(nil),            // 105: govnode.log.v1.Pins
-	(*Counter)(nil),         // 106: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 107: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 108: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 109: govnode.log.v1.Hash
-	(*List)(nil),            // 110: govnode.log.v1.List
-	(*ListItem)(nil),        // 111: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 112: govnode.log.v1.Signals
-	(*Halt)(nil),            // 113: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 114: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 115: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 116: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 117: govnode.log.v1.SnapshotTrailer
+	(*KeepKey)(nil),         // 18: govnode.log.v1.KeepKey
+	(*Access)(nil),          // 19: govnode.log.v1.Access
+	(*Maker)(nil),           // 20: govnode.log.v1.Maker
+	(*Attr)(nil),            // 21: govnode.log.v1.Attr
+	(*Premise)(nil),         // 22: govnode.log.v1.Premise
+	(*Want)(nil),            // 23: govnode.log.v1.Want
+	(*RateWant)(nil),        // 24: govnode.log.v1.RateWant
+	(*Output)(nil),          // 25: govnode.log.v1.Output
+	(*Value)(nil),           // 26: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 27: govnode.log.v1.ToolLimit
+	(*KindLimit)(nil),       // 28: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 29: govnode.log.v1.Limits
+	(*Open)(nil),            // 30: govnode.log.v1.Open
+	(*Begin)(nil),           // 31: govnode.log.v1.Begin
+	(*Asking)(nil),          // 32: govnode.log.v1.Asking
+	(*Charge)(nil),          // 33: govnode.log.v1.Charge
+	(*Bill)(nil),            // 34: govnode.log.v1.Bill
+	(*End)(nil),             // 35: govnode.log.v1.End
+	(*Cancel)(nil),          // 36: govnode.log.v1.Cancel
+	(*Close)(nil),           // 37: govnode.log.v1.Close
+	(*Acquire)(nil),         // 38: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 39: govnode.log.v1.Renew
+	(*Release)(nil),         // 40: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 41: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 42: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 43: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 44: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 45: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 46: govnode.log.v1.Set
+	(*Delete)(nil),          // 47: govnode.log.v1.Delete
+	(*Increment)(nil),       // 48: govnode.log.v1.Increment
+	(*Tick)(nil),            // 49: govnode.log.v1.Tick
+	(*Restore)(nil),         // 50: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 51: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 52: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 53: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 54: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 55: govnode.log.v1.TakeRate
+	(*PutBudget)(nil),       // 56: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 57: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 58: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 59: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 60: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 61: govnode.log.v1.Target
+	(*Signal)(nil),          // 62: govnode.log.v1.Signal
+	(*Swept)(nil),           // 63: govnode.log.v1.Swept
+	(*Ask)(nil),             // 64: govnode.log.v1.Ask
+	(*Decide)(nil),          // 65: govnode.log.v1.Decide
+	(*CancelApproval)(nil),  // 66: govnode.log.v1.CancelApproval
+	(*StandingOf)(nil),      // 67: govnode.log.v1.StandingOf
+	(*PutStanding)(nil),     // 68: govnode.log.v1.PutStanding
+	(*DeleteStanding)(nil),  // 69: govnode.log.v1.DeleteStanding
+	(*Result)(nil),          // 70: govnode.log.v1.Result
+	(*Fold)(nil),            // 71: govnode.log.v1.Fold
+	(*ApprovalCount)(nil),   // 72: govnode.log.v1.ApprovalCount
+	(*BudgetCount)(nil),     // 73: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 74: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 75: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 76: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 77: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 78: govnode.log.v1.Counters
+	(*Place)(nil),           // 79: govnode.log.v1.Place
+	(*Lapse)(nil),           // 80: govnode.log.v1.Lapse
+	(*Record)(nil),          // 81: govnode.log.v1.Record
+	(*Session)(nil),         // 82: govnode.log.v1.Session
+	(*Chain)(nil),           // 83: govnode.log.v1.Chain
+	(*Gates)(nil),           // 84: govnode.log.v1.Gates
+	(*Pin)(nil),             // 85: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 86: govnode.log.v1.ToolCount
+	(*More)(nil),            // 87: govnode.log.v1.More
+	(*Held)(nil),            // 88: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 89: govnode.log.v1.HeldGates
+	(*Clock)(nil),           // 90: govnode.log.v1.Clock
+	(*Vote)(nil),            // 91: govnode.log.v1.Vote
+	(*Approval)(nil),        // 92: govnode.log.v1.Approval
+	(*Standing)(nil),        // 93: govnode.log.v1.Standing
+	(*Spent)(nil),           // 94: govnode.log.v1.Spent
+	(*Charged)(nil),         // 95: govnode.log.v1.Charged
+	(*Budget)(nil),          // 96: govnode.log.v1.Budget
+	(*Hold)(nil),            // 97: govnode.log.v1.Hold
+	(*IDs)(nil),             // 98: govnode.log.v1.IDs
+	(*Pool)(nil),            // 99: govnode.log.v1.Pool
+	(*Lease)(nil),           // 100: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 101: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 102: govnode.log.v1.Ticket
+	(*Client)(nil),          // 103: govnode.log.v1.Client
+	(*Policy)(nil),          // 104: govnode.log.v1.Policy
+	(*Name)(nil),            // 105: govnode.log.v1.Name
+	(*Pins)(nil),            // 106: govnode.log.v1.Pins
+	(*Counter)(nil),         // 107: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 108: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 109: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 110: govnode.log.v1.Hash
+	(*List)(nil),            // 111: govnode.log.v1.List
+	(*ListItem)(nil),        // 112: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 113: govnode.log.v1.Signals
+	(*Halt)(nil),            // 114: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 115: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 116: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 117: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 118: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	29,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	30,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	34,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	35,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	36,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	37,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	38,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	39,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	40,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	41,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	42,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	43,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	44,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	45,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	46,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	47,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	48,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	49,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	50,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	51,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	61,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	62,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	63,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
-	64,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
-	65,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
-	67,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
-	68,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
-	52,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	53,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	54,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	55,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
-	56,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
-	57,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
-	58,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	59,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	30,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	31,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	35,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	36,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	37,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	38,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	39,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	40,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	41,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	42,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	43,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	44,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	45,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	46,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	47,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	48,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	49,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	50,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	51,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	52,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	62,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	63,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	64,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
+	65,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
+	66,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
+	68,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
+	69,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
+	53,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	54,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	55,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	56,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	57,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	58,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	59,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	60,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
 	13,  // 35: govnode.log.v1.Command.put_token:type_name -> govnode.log.v1.PutToken
 	14,  // 36: govnode.log.v1.Command.revoke_token:type_name -> govnode.log.v1.RevokeToken
 	15,  // 37: govnode.log.v1.Command.deny:type_name -> govnode.log.v1.Deny
 	16,  // 38: govnode.log.v1.Command.allow:type_name -> govnode.log.v1.Allow
 	17,  // 39: govnode.log.v1.Command.put_quotas:type_name -> govnode.log.v1.PutQuotas
-	9,   // 40: govnode.log.v1.Command.authority:type_name -> govnode.log.v1.Authority
-	19,  // 41: govnode.log.v1.PutToken.by:type_name -> govnode.log.v1.Maker
-	10,  // 42: govnode.log.v1.PutToken.token:type_name -> govnode.log.v1.Token
-	19,  // 43: govnode.log.v1.RevokeToken.by:type_name -> govnode.log.v1.Maker
-	19,  // 44: govnode.log.v1.Deny.by:type_name -> govnode.log.v1.Maker
-	11,  // 45: govnode.log.v1.Deny.denied:type_name -> govnode.log.v1.DeniedSubject
-	19,  // 46: govnode.log.v1.Allow.by:type_name -> govnode.log.v1.Maker
-	19,  // 47: govnode.log.v1.PutQuotas.by:type_name -> govnode.log.v1.Maker
-	12,  // 48: govnode.log.v1.PutQuotas.quotas:type_name -> govnode.log.v1.Quotas
-	10,  // 49: govnode.log.v1.Access.tokens:type_name -> govnode.log.v1.Token
-	11,  // 50: govnode.log.v1.Access.denied:type_name -> govnode.log.v1.DeniedSubject
-	12,  // 51: govnode.log.v1.Access.quotas:type_name -> govnode.log.v1.Quotas
-	2,   // 52: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,   // 53: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	26,  // 54: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	27,  // 55: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	20,  // 56: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,   // 57: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	21,  // 58: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	22,  // 59: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	31,  // 60: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
-	23,  // 61: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	32,  // 62: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
-	1,   // 63: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	24,  // 64: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	33,  // 65: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
-	19,  // 66: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	19,  // 67: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	19,  // 68: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	19,  // 69: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	28,  // 70: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	19,  // 71: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	19,  // 72: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	25,  // 73: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	19,  // 74: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	19,  // 75: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	19,  // 76: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	19,  // 77: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	19,  // 78: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	19,  // 79: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	19,  // 80: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
-	19,  // 81: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
-	19,  // 82: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
-	19,  // 83: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	19,  // 84: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,   // 85: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	19,  // 86: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	60,  // 87: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,   // 88: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	60,  // 89: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	19,  // 90: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
-	19,  // 91: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
-	19,  // 92: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
-	3,   // 93: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
-	19,  // 94: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
-	66,  // 95: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
-	19,  // 96: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
-	75,  // 97: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	76,  // 98: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	77,  // 99: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	78,  // 100: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	79,  // 101: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	73,  // 102: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	113, // 103: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	71,  // 104: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
-	72,  // 105: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	82,  // 106: govnode.log.v1.Result.chain:type_name -> govnode.log.v1.Chain
-	70,  // 107: govnode.log.v1.Result.folds:type_name -> govnode.log.v1.Fold
-	82,  // 108: govnode.log.v1.Fold.chain:type_name -> govnode.log.v1.Chain
-	82,  // 109: govnode.log.v1.Fold.into:type_name -> govnode.log.v1.Chain
-	5,   // 110: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
-	81,  // 111: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	74,  // 112: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	91,  // 113: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
-	92,  // 114: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
-	81,  // 115: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	98,  // 116: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	102, // 117: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	103, // 118: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	104, // 119: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	105, // 120: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	106, // 121: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	107, // 122: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	108, // 123: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	109, // 124: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	112, // 125: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	91,  // 126: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
-	92,  // 127: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
-	95,  // 128: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	110, // 129: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	111, // 130: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	18,  // 131: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
-	6,   // 132: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	84,  // 133: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	85,  // 134: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	87,  // 135: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	97,  // 136: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	86,  // 137: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	83,  // 138: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	82,  // 139: govnode.log.v1.Session.chain:type_name -> govnode.log.v1.Chain
-	4,   // 140: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	28,  // 141: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	20,  // 142: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	96,  // 143: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 144: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	88,  // 145: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	89,  // 146: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
-	93,  // 147: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	94,  // 148: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	90,  // 149: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
-	5,   // 150: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
-	0,   // 151: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
-	66,  // 152: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
-	99,  // 153: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	101, // 154: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	100, // 155: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	87,  // 156: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	97,  // 157: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	82,  // 158: govnode.log.v1.Client.chain:type_name -> govnode.log.v1.Chain
-	84,  // 159: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	25,  // 160: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	82,  // 161: govnode.log.v1.Namespace.chain:type_name -> govnode.log.v1.Chain
-	113, // 162: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	60,  // 163: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 164: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	116, // 165: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	80,  // 166: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	167, // [167:167] is the sub-list for method output_type
-	167, // [167:167] is the sub-list for method input_type
-	167, // [167:167] is the sub-list for extension type_name
-	167, // [167:167] is the sub-list for extension extendee
-	0,   // [0:167] is the sub-list for field type_name
+	18,  // 40: govnode.log.v1.Command.keep_key:type_name -> govnode.log.v1.KeepKey
+	9,   // 41: govnode.log.v1.Command.authority:type_name -> govnode.log.v1.Authority
+	20,  // 42: govnode.log.v1.PutToken.by:type_name -> govnode.log.v1.Maker
+	10,  // 43: govnode.log.v1.PutToken.token:type_name -> govnode.log.v1.Token
+	20,  // 44: govnode.log.v1.RevokeToken.by:type_name -> govnode.log.v1.Maker
+	20,  // 45: govnode.log.v1.Deny.by:type_name -> govnode.log.v1.Maker
+	11,  // 46: govnode.log.v1.Deny.denied:type_name -> govnode.log.v1.DeniedSubject
+	20,  // 47: govnode.log.v1.Allow.by:type_name -> govnode.log.v1.Maker
+	20,  // 48: govnode.log.v1.PutQuotas.by:type_name -> govnode.log.v1.Maker
+	12,  // 49: govnode.log.v1.PutQuotas.quotas:type_name -> govnode.log.v1.Quotas
+	20,  // 50: govnode.log.v1.KeepKey.by:type_name -> govnode.log.v1.Maker
+	10,  // 51: govnode.log.v1.Access.tokens:type_name -> govnode.log.v1.Token
+	11,  // 52: govnode.log.v1.Access.denied:type_name -> govnode.log.v1.DeniedSubject
+	12,  // 53: govnode.log.v1.Access.quotas:type_name -> govnode.log.v1.Quotas
+	2,   // 54: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 55: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	27,  // 56: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	28,  // 57: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	21,  // 58: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 59: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	22,  // 60: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	23,  // 61: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	32,  // 62: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
+	24,  // 63: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	33,  // 64: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 65: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	25,  // 66: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	34,  // 67: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	20,  // 68: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	20,  // 69: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	20,  // 70: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	20,  // 71: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	29,  // 72: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	20,  // 73: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	20,  // 74: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	26,  // 75: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	20,  // 76: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	20,  // 77: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	20,  // 78: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	20,  // 79: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	20,  // 80: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	20,  // 81: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	20,  // 82: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	20,  // 83: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	20,  // 84: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	20,  // 85: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	20,  // 86: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 87: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	20,  // 88: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	61,  // 89: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 90: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	61,  // 91: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	20,  // 92: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
+	20,  // 93: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
+	20,  // 94: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
+	3,   // 95: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
+	20,  // 96: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
+	67,  // 97: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
+	20,  // 98: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
+	76,  // 99: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	77,  // 100: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	78,  // 101: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	79,  // 102: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	80,  // 103: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	74,  // 104: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	114, // 105: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	72,  // 106: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
+	73,  // 107: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	83,  // 108: govnode.log.v1.Result.chain:type_name -> govnode.log.v1.Chain
+	71,  // 109: govnode.log.v1.Result.folds:type_name -> govnode.log.v1.Fold
+	83,  // 110: govnode.log.v1.Fold.chain:type_name -> govnode.log.v1.Chain
+	83,  // 111: govnode.log.v1.Fold.into:type_name -> govnode.log.v1.Chain
+	5,   // 112: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
+	82,  // 113: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	75,  // 114: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	92,  // 115: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
+	93,  // 116: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	82,  // 117: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	99,  // 118: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	103, // 119: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	104, // 120: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	105, // 121: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	106, // 122: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	107, // 123: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	108, // 124: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	109, // 125: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	110, // 126: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	113, // 127: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	92,  // 128: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	93,  // 129: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	96,  // 130: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	111, // 131: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	112, // 132: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	19,  // 133: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
+	6,   // 134: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	85,  // 135: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	86,  // 136: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	88,  // 137: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	98,  // 138: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	87,  // 139: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	84,  // 140: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	83,  // 141: govnode.log.v1.Session.chain:type_name -> govnode.log.v1.Chain
+	4,   // 142: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	29,  // 143: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	21,  // 144: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	97,  // 145: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 146: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	89,  // 147: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	90,  // 148: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	94,  // 149: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	95,  // 150: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	91,  // 151: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 152: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 153: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	67,  // 154: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	100, // 155: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	102, // 156: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	101, // 157: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	88,  // 158: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	98,  // 159: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	83,  // 160: govnode.log.v1.Client.chain:type_name -> govnode.log.v1.Chain
+	85,  // 161: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	26,  // 162: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	83,  // 163: govnode.log.v1.Namespace.chain:type_name -> govnode.log.v1.Chain
+	114, // 164: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	61,  // 165: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 166: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	117, // 167: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	81,  // 168: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	169, // [169:169] is the sub-list for method output_type
+	169, // [169:169] is the sub-list for method input_type
+	169, // [169:169] is the sub-list for extension type_name
+	169, // [169:169] is the sub-list for extension extendee
+	0,   // [0:169] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -11444,8 +11538,9 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Deny)(nil),
 		(*Command_Allow)(nil),
 		(*Command_PutQuotas)(nil),
+		(*Command_KeepKey)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[73].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[74].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -11470,7 +11565,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   111,
+			NumMessages:   112,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,182 @@
+package audit
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/pki"
+	"example.com/govnode/session"
+)
+
+var day = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// certificate makes one that an authority vouches for.
+func certificate(t *testing.T, ca *pki.Pair, role pki.Role, name string) *tls.Certificate {
+	t.Helper()
+	hosts := map[pki.Role][]string{pki.Node: {"localhost"}}
+	pair, err := pki.Issue(ca, role, name, hosts[role], day.Add(-time.Hour), 24*time.Hour)
+	require.NoError(t, err)
+	key, err := pair.KeyPEM()
+	require.NoError(t, err)
+	c, err := tls.X509KeyPair(pair.CertPEM(), key)
+	require.NoError(t, err)
+	return &c
+}
+
+func authority(t *testing.T) (*pki.Pair, *x509.CertPool) {
+	t.Helper()
+	ca, err := pki.NewCA("tests", day.Add(-time.Hour))
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(ca.CertPEM()))
+	return ca, roots
+}
+
+const stamp = `,"timestamp":"2026-05-01T12:00:00Z"`
+
+// anchored is a log of one node: two lines, an anchor, and one more line.
+func anchored(t *testing.T, node string, a Anchor, by *tls.Certificate) (log, anchor string) {
+	t.Helper()
+	tail := &Tail{Node: node}
+	text := sealedLines(tail, `{"x":1`, `{"x":2`)
+	sealed, err := tail.SealAnchor([]byte(`{"event_type":"anchor"`+stamp), 0, a, by)
+	require.NoError(t, err)
+	anchor = string(sealed) + "\n"
+	return text + anchor + sealedLines(tail, `{"x":3`), anchor
+}
+
+func verified(t *testing.T, against Against, files ...string) (problems, notes []string) {
+	t.Helper()
+	var in []File
+	for i, f := range files {
+		in = append(in, File{string(rune('a' + i)), strings.NewReader(f)})
+	}
+	r, err := Verify(in, against)
+	require.NoError(t, err)
+	for i := range r.Problems {
+		problems = append(problems, r.Problems[i].String())
+	}
+	return problems, r.Notes
+}
+
+func TestSignaturesOfAnchors(t *testing.T) {
+	ca, roots := authority(t)
+	_, others := authority(t)
+	log, anchor := anchored(t, "n1", Anchor{}, certificate(t, ca, pki.Node, "n1"))
+	problems, notes := verified(t, Against{Roots: roots}, log)
+	require.Empty(t, problems)
+	require.Empty(t, notes)
+
+	problems, _ = verified(t, Against{Roots: others}, log)
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0], "a:3: the certificate of the anchor is of no authority")
+
+	for _, c := range []*tls.Certificate{certificate(t, ca, pki.Node, "n2"), certificate(t, ca, pki.Client, "n1")} {
+		by, _ := anchored(t, "n1", Anchor{}, c)
+		problems, _ = verified(t, Against{Roots: roots}, by)
+		require.Equal(t, []string{"a:3: the anchor is signed by another than node n1"}, problems)
+	}
+
+	bare, _ := anchored(t, "n1", Anchor{}, nil)
+	problems, notes = verified(t, Against{Roots: roots}, bare)
+	require.Empty(t, problems)
+	require.Equal(t, []string{"1 anchors are not signed: their nodes had no certificate"}, notes)
+
+	// Whoever may write the file seals it anew, and cannot sign it.
+	at := strings.Index(anchor, `,"signature":"`)
+	end := strings.Index(anchor, `","sha256"`)
+	signature := anchor[at+len(`,"signature":"`) : end]
+	raw, err := base64.StdEncoding.DecodeString(signature)
+	require.NoError(t, err)
+	require.NotEmpty(t, raw)
+	tail := &Tail{Node: "n1"}
+	forged := []byte(sealedLines(tail, `{"x":1`, `{"x":"changed"`))
+	from := len(forged)
+	body := anchor[:strings.Index(anchor, `,"anchor":`)] + anchor[strings.Index(anchor, `,"anchor":`):end+1]
+	was := body[strings.Index(body, `"was":"`)+7:][:64]
+	now := tail.Hash
+	forged = append(forged, strings.Replace(body, was, hexOf(now), 1)...)
+	tail.Seq++
+	forged = append(tail.end(forged, from), '\n')
+	problems, _ = verified(t, Against{}, string(forged))
+	require.Empty(t, problems, "without the authority nobody can tell")
+	problems, _ = verified(t, Against{Roots: roots}, string(forged))
+	require.Equal(t, []string{"a:3: the signature of the anchor is not over this line"}, problems)
+}
+
+func TestAnchorsThatWereKept(t *testing.T) {
+	ca, roots := authority(t)
+	log, anchor := anchored(t, "n1", Anchor{Index: 7, State: "aa"}, certificate(t, ca, pki.Node, "n1"))
+	against := func(kept ...string) Against {
+		a := Against{Roots: roots}
+		for _, k := range kept {
+			require.NoError(t, a.ReadAnchors("kept", strings.NewReader(k)))
+		}
+		return a
+	}
+	lines := strings.SplitAfter(log, "\n")
+	problems, notes := verified(t, against(anchor), log)
+	require.Empty(t, problems)
+	require.Empty(t, notes)
+
+	problems, _ = verified(t, against(anchor), lines[0]+lines[1])
+	require.Equal(t, []string{"a:2: line 3 of node n1 is missing at the end, as the anchor at kept:1 of 2026-05-01T12:00:00Z says"}, problems)
+	problems, _ = verified(t, against(anchor), lines[0])
+	require.Equal(t, []string{"a:1: lines 2 to 3 of node n1 are missing at the end, as the anchor at kept:1 of 2026-05-01T12:00:00Z says"}, problems)
+
+	// A log that was written anew as a whole is seamless.
+	other, _ := anchored(t, "n1", Anchor{Index: 7, State: "aa", Was: ""}, nil)
+	problems, _ = verified(t, Against{}, other)
+	require.Empty(t, problems)
+	problems, _ = verified(t, against(anchor), other)
+	require.Equal(t, []string{"a:3: line 3 of node n1 is not the anchor that was kept at kept:1"}, problems)
+
+	problems, notes = verified(t, against(anchor), lines[3])
+	require.Contains(t, problems[0], "lines 1 to 3 of node n1 are missing")
+	require.Contains(t, strings.Join(notes, "\n"), "in no file that was given")
+	_, notes = verified(t, against(anchor))
+	require.Contains(t, strings.Join(notes, "\n"), "no file of that node was given")
+
+	var a Against
+	require.ErrorContains(t, a.ReadAnchors("kept", strings.NewReader(strings.Replace(anchor, `"aa"`, `"ab"`, 1))), "kept:1: the anchor is not what was written")
+	require.ErrorContains(t, a.ReadAnchors("kept", strings.NewReader(anchor+"rubbish\n")), "kept:2")
+	require.NoError(t, a.ReadAnchors("kept", strings.NewReader(lines[0])), "other lines are passed over")
+}
+
+// Members that have another state at one index are found, and so is a cluster that went
+// through the same index twice.
+func TestAnchorsOfOtherStates(t *testing.T) {
+	one, _ := anchored(t, "n1", Anchor{Index: 7, State: "aa"}, nil)
+	same, _ := anchored(t, "n2", Anchor{Index: 7, State: "aa"}, nil)
+	other, _ := anchored(t, "n3", Anchor{Index: 7, State: "bb"}, nil)
+	later, _ := anchored(t, "n4", Anchor{Index: 8, State: "cc"}, nil)
+	problems, _ := verified(t, Against{}, one, same, later)
+	require.Empty(t, problems)
+	problems, _ = verified(t, Against{}, one, same, later, other)
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0], "d:3: node n3 had another state at index 7 than node n1, as a:3 says")
+}
+
+// The chain goes on behind an anchor after a restart.
+func TestTailOfAnAnchor(t *testing.T) {
+	ca, _ := authority(t)
+	tail := Tail{Node: "n1"}
+	sealed, err := tail.SealAnchor([]byte(`{"event_type":"anchor"`), 0, Anchor{}, certificate(t, ca, pki.Node, "n1"))
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, os.WriteFile(path, append(sealed, '\n'), 0o600))
+	found, err := TailOf(path, "n1")
+	require.NoError(t, err)
+	require.Equal(t, tail, found)
+}
+
+func hexOf(h session.Digest) string { return hex.EncodeToString(h[:]) }
