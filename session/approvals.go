@@ -48,7 +48,8 @@ type Approval struct {
 	Reason        string
 	Asked         time.Duration
 	Kind          CallKind
-	Server        string // label of the server that has the tool
+	Server        string    // label of the server that has the tool
+	By            Principal // who asked; zero where nobody is asked who they are
 }
 
 // Refusal says why a call was answered ApprovalDenied.
@@ -381,7 +382,7 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 			Clock:   approval.Clock{AllowOnTimeout: q.AllowOnTimeout, Timeout: q.Timeout, Deadline: s.now + q.Timeout},
 			ForCall: true, Required: q.Required, Denials: q.Denials,
 		},
-		Kind: c.CallKind, Server: q.Server,
+		Kind: c.CallKind, Server: q.Server, By: c.principal(),
 	}
 	if before != nil && !before.Approved && before.End == approval.Cancelled {
 		a.Votes = before.Votes // it was called off for what stood, which has gone
@@ -550,7 +551,7 @@ func (s *State) carryOutAsk(c *Ask, r *Result) {
 	}
 	s.write(k, &Approval{
 		entry: s.entry, Session: c.Session, Agent: c.Agent, Tool: c.Tool, Request: c.Request,
-		Preview: c.Preview, Reason: c.Reason, Asked: s.now,
+		Preview: c.Preview, Reason: c.Reason, Asked: s.now, By: c.principal(),
 		Approval: approval.Approval{
 			Clock:    approval.Clock{AllowOnTimeout: c.AllowOnTimeout, Timeout: c.Timeout, Deadline: s.now + c.Timeout},
 			Required: c.Required, Denials: c.Denials,
@@ -576,7 +577,7 @@ func (s *State) decide(c *Decide, r *Result) {
 	case c.Request != (Digest{}) && c.Request != a.Request:
 		r.Code = Invalid
 		return
-	case c.Approver == lower(a.Agent) && !seeded.On(seeded.OwnVote):
+	case (c.Approver == lower(a.Agent) || a.By != Principal{} && a.By == c.principal()) && !seeded.On(seeded.OwnVote):
 		r.Code = SelfApproval
 		return
 	case a.State() != approval.Pending:

@@ -205,6 +205,7 @@ func (a *Approval) fields(f *codec) {
 	f.Duration(20, &a.Timeout)
 	f.Uint8(21, (*uint8)(&a.Kind), uint8(Sampling))
 	f.Kept(22, &a.Server)
+	f.Fingerprint(23, (*[8]byte)(&a.By))
 }
 
 func clockFields(f *codec, c *approval.Clock) {

@@ -110,7 +110,7 @@ func oneOfEach() map[Key]Record {
 				Clock: approval.Clock{Approved: true, AllowOnTimeout: true, Timeout: 1, Deadline: 2}, ForCall: true, Required: 3, Denials: 4,
 				Votes: []approval.Vote{{Approver: "amy", Approve: true, Reason: "r", At: 5}}, End: approval.Used, Ended: 6,
 			},
-			Session: "s", Call: "c", Agent: "a", Tool: "t", Policy: Digest{7}, Rule: 8, Request: Digest{9}, Preview: "{}", Reason: "r", Asked: 10, Kind: Sampling, Server: "l",
+			Session: "s", Call: "c", Agent: "a", Tool: "t", Policy: Digest{7}, Rule: 8, Request: Digest{9}, Preview: "{}", Reason: "r", Asked: 10, Kind: Sampling, Server: "l", By: Principal{11},
 		},
 		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4},
 		"wn/": &Access{

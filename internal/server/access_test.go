@@ -658,3 +658,27 @@ func TestVotesAreThoseOfPrincipals(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_APPROVED, out.Approval.State)
 }
+
+// Whoever asks may not decide, whatever the agent is called: a token with both roles
+// needs another one for that.
+func TestNobodyDecidesAboutTheirOwnCall(t *testing.T) {
+	n := startAsking(t)
+	both := n.as(n.token("default", "both", allRoles))
+	other := n.as(n.token("default", "other", []v1.Role{v1.Role_ROLE_APPROVER}))
+	_, err := both.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Yaml: strings.Join(policy("require_human_approval: true", "approval: {required: 1, denials: 1, timeout: 300s}"), "\n") + "\n"})
+	require.NoError(t, err)
+	_, err = both.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: "s", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "p"}}})
+	require.NoError(t, err)
+	res, err := both.calls.BeginCall(n.ctx(), &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, res.Outcome)
+	asked, err := both.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", RequestId: "r"})
+	require.NoError(t, err)
+	for _, id := range []string{res.Approval.Id, asked.Approval.Id} {
+		vote := &v1.ApprovalServiceDecideRequest{Id: id, Decision: v1.Vote_VOTE_APPROVE}
+		_, err = both.approvals.Decide(n.ctx(), vote)
+		requireRefused(t, err, connect.CodeFailedPrecondition, "SELF_APPROVAL", "what it asked with")
+		_, err = other.approvals.Decide(n.ctx(), vote)
+		require.NoError(t, err)
+	}
+}

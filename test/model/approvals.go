@@ -30,6 +30,15 @@ type appr struct {
 	ended             time.Duration
 	kind              session.CallKind
 	server            string
+	by                session.Principal // who asked
+}
+
+// principal is who asks for a command; zero if nobody says.
+func principal(c session.Command) (p session.Principal) {
+	if a := c.Authority(); a != nil {
+		p = a.Principal
+	}
+	return p
 }
 
 // stands is a standing approval.
@@ -206,7 +215,7 @@ func (s *space) ask(c *session.Begin, x *sess, r *session.Result) (session.Code,
 		return session.ApprovalDenied, uint64(session.RefusedOtherThing)
 	}
 	a := &appr{
-		kind: c.CallKind, server: q.Server,
+		by: principal(c), kind: c.CallKind, server: q.Server,
 		id: id, session: c.Session, call: c.Call, agent: x.agent, tool: c.Tool, policy: c.Digest, request: q.Request, rule: q.Rule,
 		preview: q.Preview, reason: q.Reason, required: q.Required, denials: q.Denials, asked: s.Now, timeout: q.Timeout,
 		allow: q.AllowOnTimeout, deadline: s.Now + q.Timeout,
@@ -304,7 +313,7 @@ func (s *space) use(c *session.Begin, h *held, r *session.Result) {
 func (s *space) askFor(c *session.Ask, r *session.Result) bool {
 	if s.approvals[c.ID] == nil {
 		s.approvals[c.ID] = &appr{
-			id: c.ID, session: c.Session, agent: c.Agent, tool: c.Tool, request: c.Request, preview: c.Preview, reason: c.Reason,
+			by: principal(c), id: c.ID, session: c.Session, agent: c.Agent, tool: c.Tool, request: c.Request, preview: c.Preview, reason: c.Reason,
 			required: c.Required, denials: c.Denials, asked: s.Now, timeout: c.Timeout, allow: c.AllowOnTimeout, deadline: s.Now + c.Timeout,
 		}
 		r.Value = 1
@@ -338,7 +347,8 @@ func (s *space) caller(a *appr) (*sess, *held) {
 	return nil, nil
 }
 
-// decide counts a vote. Each approver has one, the agent that asks has none, and
+// decide counts a vote. Each approver has one, the agent that asks and who is known as
+// it have none, and
 // what is reached first decides.
 func (s *space) decide(c *session.Decide, r *session.Result) bool {
 	a := s.approvalOf(c.ID, c.Session, c.Call, r)
@@ -357,7 +367,7 @@ func (s *space) decide(c *session.Decide, r *session.Result) bool {
 	case c.Request != (session.Digest{}) && c.Request != a.request:
 		r.Code = session.Invalid
 		return false
-	case c.Approver == strings.ToLower(a.agent):
+	case c.Approver == strings.ToLower(a.agent), a.by != session.Principal{} && a.by == principal(c):
 		r.Code = session.SelfApproval
 		return false
 	case a.state() != approval.Pending:
@@ -466,7 +476,7 @@ func (a *appr) record() *session.Approval {
 			Clock: a.clock(), ForCall: a.call != "", Required: a.required, Denials: a.denials, Votes: slices.Clone(a.votes), End: a.end, Ended: a.ended,
 		},
 		Session: a.session, Call: a.call, Agent: a.agent, Tool: a.tool, Policy: a.policy, Rule: a.rule, Request: a.request,
-		Preview: a.preview, Reason: a.reason, Asked: a.asked, Kind: a.kind, Server: a.server,
+		Preview: a.preview, Reason: a.reason, Asked: a.asked, Kind: a.kind, Server: a.server, By: a.by,
 	}
 }
 

@@ -232,7 +232,7 @@ var failings = map[session.Code]failing{
 	session.TooManyTokens:     {connect.CodeResourceExhausted, ReasonTooManyTokens, "the namespace has as many tokens, or denied subjects, as it may, which is " + strconv.Itoa(session.MaxTokens) + "; revoke some first"},
 	session.AlreadyVoted:      {connect.CodeFailedPrecondition, ReasonAlreadyVoted, "the approver has voted the other way; one vote each counts"},
 	session.AlreadyDecided:    {connect.CodeFailedPrecondition, ReasonAlreadyDecided, "the approval is not pending any more; look at it with Get"},
-	session.SelfApproval:      {connect.CodeFailedPrecondition, ReasonSelfApproval, "the agent that asks cannot decide; let somebody else do it"},
+	session.SelfApproval:      {connect.CodeFailedPrecondition, ReasonSelfApproval, "the agent that asks cannot decide, nor who is known by what it asked with; let somebody else do it"},
 	session.NotANumber:        {connect.CodeFailedPrecondition, ReasonNotANumber, "the key holds a text; Set it to a number first"},
 	session.Overflow:          {connect.CodeInvalidArgument, ReasonOverflow, "the sum does not fit; it may be at most 9223372036854.775807 either way"},
 }

@@ -8344,6 +8344,7 @@ type Approval struct {
 	Timeout        int64                  `protobuf:"varint,20,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	Kind           CallKind               `protobuf:"varint,21,opt,name=kind,proto3,enum=govnode.log.v1.CallKind" json:"kind,omitempty"`
 	Server         string                 `protobuf:"bytes,22,opt,name=server,proto3" json:"server,omitempty"`
+	By             uint64                 `protobuf:"fixed64,23,opt,name=by,proto3" json:"by,omitempty"` // who asked: eight bytes, in their order
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -8530,6 +8531,13 @@ func (x *Approval) GetServer() string {
 		return x.Server
 	}
 	return ""
+}
+
+func (x *Approval) GetBy() uint64 {
+	if x != nil {
+		return x.By
+	}
+	return 0
 }
 
 // Standing is a standing approval.
@@ -10976,7 +10984,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\bapprover\x18\x01 \x01(\tR\bapprover\x12\x18\n" +
 	"\aapprove\x18\x02 \x01(\bR\aapprove\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x0e\n" +
-	"\x02at\x18\x04 \x01(\x03R\x02at\"\xf6\x04\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\"\x86\x05\n" +
 	"\bApproval\x12\x1a\n" +
 	"\bdeadline\x18\x01 \x01(\x03R\bdeadline\x12\x19\n" +
 	"\bfor_call\x18\x02 \x01(\bR\aforCall\x12\x1a\n" +
@@ -11000,7 +11008,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x10allow_on_timeout\x18\x13 \x01(\bR\x0eallowOnTimeout\x12\x18\n" +
 	"\atimeout\x18\x14 \x01(\x03R\atimeout\x12,\n" +
 	"\x04kind\x18\x15 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x16\n" +
-	"\x06server\x18\x16 \x01(\tR\x06server\"\x8a\x01\n" +
+	"\x06server\x18\x16 \x01(\tR\x06server\x12\x0e\n" +
+	"\x02by\x18\x17 \x01(\x06R\x02by\"\x8a\x01\n" +
 	"\bStanding\x12*\n" +
 	"\x02of\x18\x01 \x01(\v2\x1a.govnode.log.v1.StandingOfR\x02of\x12\x14\n" +
 	"\x05shown\x18\x02 \x01(\tR\x05shown\x12\x12\n" +
