@@ -26,6 +26,10 @@ import (
 
 // Handler serves the paths below /v1/, and hands all others to the API.
 type Handler struct {
+	// Enter counts a stream that follows a namespace, until leave is called, or says
+	// why there is no room for one. Nil counts none. Set it before the first request.
+	Enter func(ctx context.Context, namespace string) (leave func(), err error)
+
 	api  http.Handler
 	log  *slog.Logger
 	keys atomic.Pointer[Keys]

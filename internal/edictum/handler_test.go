@@ -227,6 +227,43 @@ func TestTokensAreKeys(t *testing.T) {
 	require.Equal(t, 401, status, body)
 }
 
+// Streams count as followers of their namespace.
+func TestStreamsHaveAQuota(t *testing.T) {
+	store := storage.NewMemory(nil)
+	s, err := server.New(server.Config{Store: store, Node: "a"})
+	require.NoError(t, err)
+	h := edictum.New(s.Handler(), scriptKeys(t), slog.New(slog.DiscardHandler))
+	h.Enter = s.Follower
+	n := httptest.NewServer(h)
+	t.Cleanup(func() {
+		n.CloseClientConnections()
+		n.Close()
+		require.NoError(t, h.Close())
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+	require.NoError(t, store.Apply(t.Context(), &session.PutQuotas{NS: "default", By: session.Maker{Client: "t"}, Quotas: session.Quotas{Followers: 1}})[0].Failure())
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	open := func(ctx context.Context) *http.Response {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+"/v1/stream?bundle_name=x", nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer agent")
+		res, err := http.DefaultTransport.RoundTrip(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = res.Body.Close() })
+		return res
+	}
+	require.Equal(t, http.StatusOK, open(ctx).StatusCode)
+	full := open(t.Context())
+	require.Equal(t, http.StatusTooManyRequests, full.StatusCode)
+	text, err := io.ReadAll(full.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "followers")
+	hangUp()
+	require.Eventually(t, func() bool { return open(t.Context()).StatusCode == http.StatusOK }, 10*time.Second, 20*time.Millisecond)
+}
+
 // The stream of a token ends with the token, though others of its namespace keep up to
 // date what streams tell.
 func TestStreamsOfRevokedTokensEnd(t *testing.T) {

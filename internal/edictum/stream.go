@@ -48,6 +48,13 @@ func (h *Handler) stream(w http.ResponseWriter, q *request) error {
 			return err
 		}
 	}
+	if h.Enter != nil {
+		leave, err := h.Enter(q.Context(), q.key.Namespace)
+		if err != nil {
+			return refuse(http.StatusTooManyRequests, "%v", err)
+		}
+		defer leave()
+	}
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // where the server has one
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -257,7 +257,7 @@ func New(cfg Config) (*Server, error) {
 	s.teller = &record.Teller{
 		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
 		Cluster: cfg.Cluster, Client: cfg.Peers, Secure: cfg.PeerTLS != nil, Cut: m.cut, Drained: s.drained,
-		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Followers) },
+		Enter: s.Follower,
 	}
 	s.audit.journal, s.audit.store = journal, store
 	if cfg.AuditChain != nil && cfg.Audit != nil {
@@ -379,6 +379,12 @@ func (s *Server) isMember(ctx context.Context, node string) bool {
 	}
 	status, err := s.cfg.Cluster.Status(ctx)
 	return err == nil && slices.ContainsFunc(status.Peers, func(p Peer) bool { return p.Node == node })
+}
+
+// Follower counts one more of those who follow a namespace at this node by other ways
+// than events, until leave is called. The error says that its quota is reached.
+func (s *Server) Follower(ctx context.Context, namespace string) (leave func(), err error) {
+	return s.quotas.Enter(ctx, namespace, quota.Followers)
 }
 
 // Local marks a connection of the local socket, whose callers are operators of the

@@ -90,6 +90,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		return nil, errors.Join(fmt.Errorf("edictum-keys: %w", err), n.end(ctx, nil))
 	}
 	n.sdks = edictum.New(n.server.Handler(), keys, log)
+	n.sdks.Enter = n.server.Follower
 	return n, nil
 }
 
