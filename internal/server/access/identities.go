@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +49,7 @@ type grant struct {
 }
 
 type issuer struct {
+	Name     string  `yaml:"name"` // stands before its subjects, which those of another may be like
 	Issuer   string  `yaml:"issuer"`
 	Audience string  `yaml:"audience"`
 	JWKS     string  `yaml:"jwks"` // file or URL of its keys; found by the issuer's discovery document if empty
@@ -62,6 +64,8 @@ type identityFile struct {
 	Certificates []grant   `yaml:"certificates"`
 	Issuers      []*issuer `yaml:"issuers"`
 }
+
+var issuerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // maxIdentities bounds the file.
 const maxIdentities = 1 << 20
@@ -104,6 +108,7 @@ func ParseIdentities(text []byte, folder string) (*Identities, error) {
 			return nil, fmt.Errorf("certificates[%d].claims: a certificate has none; leave them out", i)
 		}
 	}
+	names := map[string]bool{}
 	for i, x := range file.Issuers {
 		at := fmt.Sprintf("issuers[%d]", i)
 		switch {
@@ -113,6 +118,12 @@ func ParseIdentities(text []byte, folder string) (*Identities, error) {
 			return nil, fmt.Errorf("%s.audience: is missing; say which aud of tokens is meant for this service", at)
 		case ids.issuers[x.Issuer] != nil:
 			return nil, fmt.Errorf("%s.issuer: %s stands twice", at, x.Issuer)
+		case x.Name == "" && len(file.Issuers) > 1:
+			return nil, fmt.Errorf("%s.name: is missing; where there are several issuers each needs one, since two may have the same subject", at)
+		case x.Name != "" && !issuerName.MatchString(x.Name):
+			return nil, fmt.Errorf("%s.name: %q must be 1 to 32 of a-z, 0-9 and -", at, x.Name)
+		case names[x.Name]:
+			return nil, fmt.Errorf("%s.name: %s stands twice", at, x.Name)
 		case len(x.Subjects) == 0:
 			return nil, fmt.Errorf("%s.subjects: is missing; say who may do what", at)
 		}
@@ -124,7 +135,7 @@ func ParseIdentities(text []byte, folder string) (*Identities, error) {
 		if err := x.open(folder); err != nil {
 			return nil, fmt.Errorf("%s.jwks: %w", at, err)
 		}
-		ids.issuers[x.Issuer] = x
+		ids.issuers[x.Issuer], names[x.Name] = x, true
 	}
 	return ids, nil
 }
@@ -307,7 +318,7 @@ func (x *Identities) OfJWT(ctx context.Context, raw string) (*Principal, error) 
 		if !matchesAny([]string{g.Match}, t.Subject) || !g.claimed(claims) {
 			continue
 		}
-		p := g.principal("jwt", t.Subject)
+		p := g.principal(strings.TrimSuffix("jwt:"+s.Name, ":"), t.Subject)
 		p.Expires = t.Expiry
 		if id, ok := claims["jti"].(string); ok && id != "" {
 			p.denials = append(p.denials, "jti:"+id)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -217,6 +218,10 @@ func TestIdentityFiles(t *testing.T) {
 	issuer := func(rest string) string {
 		return "issuers: [{issuer: https://a.example, audience: x, subjects: [{match: a, namespace: n, roles: [agent]}], " + rest + "}]"
 	}
+	two := func(first, second string) string {
+		one := "{issuer: https://%s.example, audience: x, jwks: keys.json, subjects: [{match: a, namespace: n, roles: [agent]}], %s}"
+		return "issuers: [" + fmt.Sprintf(one, "a", first) + ", " + fmt.Sprintf(one, "b", second) + "]"
+	}
 	for text, want := range map[string]string{
 		"certificates: [{match: a, namespace: n}]":                                 "certificates[0]: roles",
 		"certificates: [{namespace: n, roles: [agent]}]":                           "certificates[0]: match",
@@ -234,7 +239,12 @@ func TestIdentityFiles(t *testing.T) {
 		issuer("jwks: private.json"): "private key",
 		issuer("jwks: empty.json"):   "holds no key",
 		issuer("jwks: keys.json"):    "",
-		"":                           "",
+		"issuers: [{issuer: https://a.example, audience: x, jwks: keys.json, name: A, subjects: [{match: a, namespace: n, roles: [agent]}]}]": "issuers[0].name",
+		two("name: a", ""):        "issuers[1].name: is missing",
+		two("", "name: a"):        "issuers[0].name: is missing",
+		two("name: a", "name: a"): "issuers[1].name: a stands twice",
+		two("name: a", "name: b"): "",
+		"":                        "",
 	} {
 		_, err := ParseIdentities([]byte(text), folder)
 		if want == "" {
@@ -242,6 +252,23 @@ func TestIdentityFiles(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, want, text)
+	}
+}
+
+// A subject of one issuer is another than the same one of another issuer.
+func TestTwoIssuers(t *testing.T) {
+	folder := t.TempDir()
+	s := newSigner(t, folder)
+	ids, err := ParseIdentities([]byte(`issuers:
+  - {name: one, issuer: "https://login.example", audience: govnode, jwks: keys.json, subjects: [{match: amy, namespace: team, roles: [agent]}]}
+  - {name: two, issuer: "https://other.example", audience: govnode, jwks: keys.json, subjects: [{match: amy, namespace: team, roles: [approver]}]}
+`), folder)
+	require.NoError(t, err)
+	for issuer, name := range map[string]string{"https://login.example": "jwt:one:amy", "https://other.example": "jwt:two:amy"} {
+		p, err := ids.OfJWT(t.Context(), s.token(func(c map[string]any) { c["iss"], c["sub"] = issuer, "amy" }))
+		require.NoError(t, err)
+		require.Equal(t, name, p.Name)
+		require.Contains(t, p.denials, name)
 	}
 }
 
