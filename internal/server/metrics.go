@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -132,14 +133,20 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	return m, nil
 }
 
-// watch shows how much a journal holds.
-func (m *metrics) watch(r *prometheus.Registry, j *record.Journal) error {
+// watch shows how much a journal holds, and when a certificate ends.
+func (m *metrics) watch(r *prometheus.Registry, j *record.Journal, certificate func() *tls.Certificate) error {
 	for _, g := range []struct {
 		name, help string
 		read       func() int
 	}{
 		{"gov_journal_records", "Decisions and ends of calls that this node can explain and replay to followers.", func() int { n, _, _ := j.State(); return n }},
 		{"gov_journal_bytes", "Bytes that they hold, about.", func() int { _, n, _ := j.State(); return n }},
+		{"gov_certificate_expires_seconds", "When the certificate of this node ends, in Unix time; 0 where it has none.", func() int {
+			if certificate == nil {
+				return 0
+			}
+			return int(certificate().Leaf.NotAfter.Unix())
+		}},
 		{"gov_followers", "Followers of events that are connected to this node.", func() int { _, _, n := j.State(); return n }},
 	} {
 		err := r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, func() float64 { return float64(g.read()) }))

@@ -126,10 +126,10 @@ type Config struct {
 	// AuditChain is where the chain of the audit's lines stands; nil keeps none. Each
 	// change then has a line, and a link in a chain of the state.
 	AuditChain *audit.Tail
-	// AuditSigner returns the certificate by which anchors of the audit are signed. Nil
-	// signs none. StateDigest returns the latest digest of the whole state and its index
+	// Certificate returns that of this node, by which anchors of the audit are signed. Nil
+	// where it has none. StateDigest returns the latest digest of the whole state and its index
 	// in the log, 0 before there is one; nil where none is made.
-	AuditSigner func() *tls.Certificate
+	Certificate func() *tls.Certificate
 	StateDigest func() (index uint64, digest session.Digest)
 	// Now is the time of day, for audit lines; nil means time.Now.
 	Now func() time.Time
@@ -251,7 +251,7 @@ func New(cfg Config) (*Server, error) {
 	s.quotas = quota.New(store, cfg.Store, m.overQuota)
 	s.store, s.changes = order.New(store, m.premises, s.auth, s.quotas), store
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
-	if err := m.watch(cfg.Registry, journal); err != nil {
+	if err := m.watch(cfg.Registry, journal, cfg.Certificate); err != nil {
 		return nil, err
 	}
 	s.teller = &record.Teller{
@@ -262,7 +262,7 @@ func New(cfg Config) (*Server, error) {
 	s.audit.journal, s.audit.store = journal, store
 	if cfg.AuditChain != nil && cfg.Audit != nil {
 		s.audit.key = &digestKey{store: kept, newID: cfg.NewID}
-		s.anchors = &anchors{audit: s.audit, state: cfg.StateDigest, by: cfg.AuditSigner, every: anchorEvery, said: func(err error) {
+		s.anchors = &anchors{audit: s.audit, state: cfg.StateDigest, by: cfg.Certificate, every: anchorEvery, said: func(err error) {
 			cfg.Logger.Error("an anchor of the audit log could not be signed", "error", err)
 		}}
 	}

@@ -71,7 +71,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		Node: c.Node, Backend: c.Backend, Version: version.Of().Version,
 		Logger: log, Registry: registry,
 		Audit: audit, AuditChain: chain, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
-		AuditSigner: signer(secure), StateDigest: n.digests(),
+		Certificate: certificateOf(secure), StateDigest: n.digests(),
 		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
 		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
@@ -94,9 +94,8 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 	return n, nil
 }
 
-// signer returns how the certificate is found by which anchors are signed; nil if there
-// is none.
-func signer(secure *pki.Source) func() *tls.Certificate {
+// certificateOf returns how the certificate of the node is found; nil if there is none.
+func certificateOf(secure *pki.Source) func() *tls.Certificate {
 	if secure == nil {
 		return nil
 	}
