@@ -16,6 +16,7 @@ import (
 	"example.com/govnode/engine/external"
 	"example.com/govnode/engine/governance"
 	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/nearest"
@@ -43,6 +44,7 @@ type Policy struct {
 	rulesetDoc  *edictum.Document
 	workflow    *workflow.Definition // nil without one
 	sensitive   *edictum.Sensitive   // nil where reads of secrets are not looked for
+	spellings   spellings            // of tools
 	warnings    []source.Problem
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
@@ -85,7 +87,7 @@ type compiler struct {
 	documents  []*document.Document  // all, by path
 	resolver   *composition.Resolver // nil without combining
 	settings   []fileSettings
-	searches   document.Searches
+	searches   pattern.Searches
 	cedarFiles []source.File
 	regoFiles  []source.File
 	rulesets   []*edictum.Document
@@ -313,6 +315,7 @@ func (c *compiler) link() {
 	c.linkBackend(c.regoFiles, "opa", c.rego)
 	c.linkInterceptors()
 	p.linkDirect()
+	c.linkSpellings()
 	slices.SortStableFunc(p.warnings, func(a, b source.Problem) int { return strings.Compare(a.Path, b.Path) })
 }
 

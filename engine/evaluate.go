@@ -211,11 +211,12 @@ func (p *Policy) errorDecision(e matching.Evaluation, rule string, err error) De
 	}
 }
 
-// logFailure is policy engine spec 16.3, with the snapshot redacted.
+// logFailure is policy engine spec 16.3, without the snapshot: what callers send stands in
+// the audit, redacted, and in no log.
 func (p *Policy) logFailure(e matching.Evaluation, rule, msg string, err error) {
 	p.log.Error(msg,
 		"error", redact.Text(err.Error()), "rule", rule, "policy_digest", p.digest.String(),
-		"tool", redact.Text(e.Tool), "context", redact.Value(e.In.Context).JSON(), "stack", string(debug.Stack()))
+		"tool", redact.Text(e.Tool), "stack", string(debug.Stack()))
 }
 
 func (p *Policy) panicDecision(in *call.Input, cause any, stack []byte) Decision {

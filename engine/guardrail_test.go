@@ -242,6 +242,7 @@ func TestGuardrailEndpoint(t *testing.T) {
 		"no JSON":    {200, "allow", "not valid JSON"},
 		"no object":  {200, `["allow"]`, "not a JSON object"},
 		"no answer":  {200, `{}`, "the decision must be"},
+		"an error":   {200, `{"decision":"allow","error":"the model did not answer"}`, "tells of an error"},
 		"other case": {200, `{"decision":"Allow"}`, "the decision must be"},
 		"too large":  {200, `{"decision":"allow","reason":"` + strings.Repeat("x", 3*64<<10) + `"}`, "larger than"},
 		"too slow":   {200, "hang", "no answer within 200ms"},

@@ -177,6 +177,38 @@ func TestSearchesAreBounded(t *testing.T) {
 	tree, err := source.SingleFile(rules(document.MaxRules, func(i int) string { return fmt.Sprint(wide, i) }))
 	require.NoError(t, err)
 	_, err = Compile(tree)
-	require.ErrorContains(t, err, "policy.yaml:14: rules[12].condition.value: invalid regex")
+	require.ErrorContains(t, err, "policy.yaml:15: rules[13].condition.value: invalid regex")
 	require.ErrorContains(t, err, "2000000 ranges")
+
+	// Programs are small by themselves, and large together: of conditions, of blocked
+	// patterns, and of rulesets in one file or in many.
+	dear := func(i int) string { return fmt.Sprintf("((a{1,90}){1,10})b%d", i) }
+	const ruleset = "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: r}\ndefaults: {mode: enforce}\nrules:\n" +
+		"- {id: %s, type: pre, tool: t, when: {args.x: {matches_any: [%s]}}, then: {action: block, message: stop}}\n"
+	list := func(from, to int) string {
+		var all []string
+		for i := from; i < to; i++ {
+			all = append(all, "'"+dear(i)+"'")
+		}
+		return strings.Join(all, ", ")
+	}
+	var blocked, many []source.File
+	blocked = append(blocked, file("policy.yaml", "blocked_patterns:\n- {type: regex, pattern: "+strings.ReplaceAll(strings.ReplaceAll(list(0, 300), "((a{1,90}){1,10})", "[0-9]{999}[0-9]{900}"), ", ", "}\n- {type: regex, pattern: ")+"}\n"))
+	for i := range 10 {
+		many = append(many, file(fmt.Sprintf("r%d.yaml", i), fmt.Sprintf(ruleset, fmt.Sprint("r", i), list(30*i, 30*i+30))))
+	}
+	for name, files := range map[string][]source.File{
+		"conditions":    {file("policy.yaml", rules(300, dear))},
+		"patterns":      blocked,
+		"one ruleset":   {file("r.yaml", fmt.Sprintf(ruleset, "r", list(0, 300)))},
+		"many rulesets": many,
+	} {
+		tree, err := source.NewTree(files)
+		require.NoError(t, err, name)
+		_, err = Compile(tree)
+		require.ErrorContains(t, err, "00 instructions together", name)
+	}
+	mustCompile(t, rules(document.MaxRules, func(i int) string {
+		return fmt.Sprintf(`(?i)\b(drop|delete|truncate)\s+(table|database|schema)\s+t%d\b`, i)
+	}))
 }

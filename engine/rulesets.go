@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ func isRuleset(n *source.Node) bool {
 }
 
 func (c *compiler) loadRuleset(f source.File) {
-	d, err := edictum.Parse(f.Path, f.Content)
+	d, err := edictum.ParseWithin(f.Path, f.Content, &c.searches)
 	if err != nil {
 		var p *edictum.Problem
 		errors.As(err, &p)
@@ -170,7 +171,12 @@ func (c *compiler) joinRulesetLimits(perToolOf map[string]int64) map[string]int6
 	if all == nil {
 		all = map[string]int64{}
 	}
-	for tool, n := range perTool(l) {
+	limits := perTool(l)
+	for _, tool := range slices.Sorted(maps.Keys(limits)) {
+		n := limits[tool]
+		if problem := governance.ToolNameProblem(tool); problem != "" {
+			c.addf(c.policy.rulesetDoc.Source(), 0, "limits.max_calls_per_tool", "%s", problem)
+		}
 		if has, ok := all[tool]; !ok || n < has {
 			all[tool] = n
 		}

@@ -8,6 +8,7 @@ import (
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
 	"example.com/govnode/engine/matching"
+	"example.com/govnode/engine/pattern"
 )
 
 // A rule behind one that implies it is unreachable: no context reaches it.
@@ -16,7 +17,7 @@ func TestLintNeverInvents(t *testing.T) {
 	var conds []document.Condition
 	for _, op := range []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpGte, document.OpLt, document.OpLte, document.OpIn, document.OpNotIn, document.OpContains} {
 		for _, target := range []string{`"a"`, `1`, `2`, `["a", 1]`, `["a"]`} {
-			if c, err := document.NewCondition("x", op, enginetest.Value(t, target), &document.Searches{}); err == nil {
+			if c, err := document.NewCondition("x", op, enginetest.Value(t, target), &pattern.Searches{}); err == nil {
 				conds = append(conds, c)
 			}
 		}

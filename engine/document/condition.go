@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -54,7 +55,7 @@ func (r *reader) target(n *source.Node, field string, into *Condition) {
 
 // NewCondition refuses a value that can never work with the operator, and
 // compiles the expression of matches.
-func NewCondition(field string, op Operator, v value.Value, compiled *Searches) (Condition, error) {
+func NewCondition(field string, op Operator, v value.Value, compiled *pattern.Searches) (Condition, error) {
 	c := Condition{Field: field, Operator: op, Value: v}
 	if msg := targetProblem(op, v); msg != "" {
 		return c, errors.New(msg)
@@ -63,7 +64,7 @@ func NewCondition(field string, op Operator, v value.Value, compiled *Searches) 
 		return c, nil
 	}
 	var err error
-	if c.Search, err = compiled.compile(v.Str()); err != nil {
+	if c.Search, err = compiled.Compile(v.Str()); err != nil {
 		return c, fmt.Errorf("invalid regex %s: %w", value.Quote(source.Clip(v.Str(), 200)), err)
 	}
 	return c, nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine/governance"
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/nearest"
@@ -32,13 +33,13 @@ const MaxRules = 1000
 // comes from an integer, null counts as absent, enums are lower case.
 type reader struct {
 	*source.Problems
-	searches *Searches        // shared by the documents of a tree
-	unknown  []source.Problem // fields nobody knows
+	searches *pattern.Searches // shared by the documents of a tree
+	unknown  []source.Problem  // fields nobody knows
 }
 
 // Read reads a document, what is wrong with it, and the fields that nobody
 // knows.
-func Read(n *source.Node, path string, compiled *Searches) (d *Document, wrong, unknown []source.Problem) {
+func Read(n *source.Node, path string, compiled *pattern.Searches) (d *Document, wrong, unknown []source.Problem) {
 	r := &reader{Problems: &source.Problems{Path: path}, searches: compiled}
 	d = r.document(n, path)
 	return d, r.List, r.unknown

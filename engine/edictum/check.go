@@ -3,8 +3,6 @@ package edictum
 import (
 	"fmt"
 	"strings"
-
-	"example.com/govnode/engine/pattern"
 )
 
 // What is checked of a document whose schema holds.
@@ -65,7 +63,7 @@ func (c *Condition) expressions() (all []string) {
 func (r *reader) patterns() error {
 	return r.eachLeaf(func(rule *Rule, c *Condition) error {
 		for _, expr := range c.expressions() {
-			if _, err := pattern.Search(expr); err != nil {
+			if _, err := r.searches.Compile(expr); err != nil {
 				return &Problem{Rule: rule.ID, Field: c.Selector + "." + c.Operator, Message: fmt.Sprintf("Invalid regex pattern '%s': %v", expr, err)}
 			}
 		}

@@ -35,14 +35,14 @@ type test struct {
 	searches []*pattern.Searcher
 }
 
-func compile(c *Condition, numbers map[string]int) (*test, error) {
+func compile(c *Condition, numbers map[string]int, searches *pattern.Searches) (*test, error) {
 	if c == nil {
 		return nil, nil
 	}
 	t := &test{number: -1}
 	switch {
 	case c.Not != nil:
-		not, err := compile(c.Not, numbers)
+		not, err := compile(c.Not, numbers, searches)
 		t.not = not
 		return t, err
 	case c.Selector == "":
@@ -51,7 +51,7 @@ func compile(c *Condition, numbers map[string]int) (*test, error) {
 			to   *[]*test
 		}{{c.All, &t.all}, {c.Any, &t.any}} {
 			for _, part := range list.from {
-				compiled, err := compile(part, numbers)
+				compiled, err := compile(part, numbers, searches)
 				if err != nil {
 					return nil, err
 				}
@@ -71,7 +71,7 @@ func compile(c *Condition, numbers map[string]int) (*test, error) {
 		numbers[c.Selector] = t.number
 	}
 	for _, expr := range c.expressions() {
-		search, err := pattern.Search(expr)
+		search, err := searches.Compile(expr)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
 )
@@ -18,6 +19,11 @@ const MaxBytes = 1 << 20
 
 // Parse reads a ruleset. The error is a *[Problem].
 func Parse(name string, raw []byte) (*Document, error) {
+	return ParseWithin(name, raw, new(pattern.Searches))
+}
+
+// ParseWithin is Parse of one of several files, whose expressions are bounded together.
+func ParseWithin(name string, raw []byte, searches *pattern.Searches) (*Document, error) {
 	if len(raw) > MaxBytes {
 		return nil, &Problem{Message: fmt.Sprintf("Bundle file too large (%d bytes, max %d)", len(raw), MaxBytes)}
 	}
@@ -29,7 +35,7 @@ func Parse(name string, raw []byte) (*Document, error) {
 	if node == nil || node.Kind != source.Map {
 		return nil, &Problem{Message: "YAML document must be a mapping"}
 	}
-	r := &reader{doc: &Document{source: name, hash: hashOf(raw), given: fields{}, Tools: map[string]Tool{}}}
+	r := &reader{searches: searches, doc: &Document{source: name, hash: hashOf(raw), given: fields{}, Tools: map[string]Tool{}}}
 	if err := r.document(node); err != nil {
 		return nil, err
 	}
@@ -58,6 +64,8 @@ type reader struct {
 	doc *Document
 	old bool // the vocabulary is that of kind ContractBundle
 	at  string
+
+	searches *pattern.Searches
 }
 
 // wrong is a failure of the schema.

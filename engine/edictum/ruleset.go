@@ -41,6 +41,7 @@ type applicable struct{ pre, boxes, post, candidates []*rule }
 func Compile(d *Document) (*Ruleset, error) {
 	rs := &Ruleset{tools: d.Tools}
 	numbers := map[string]int{} // of selectors
+	var searches pattern.Searches
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if !r.Enabled {
@@ -49,7 +50,7 @@ func Compile(d *Document) (*Ruleset, error) {
 		c := rule{Rule: r, message: messageOf(r.Message)}
 		c.observes = r.Candidate || r.OwnMode && r.Mode == Observe || !r.OwnMode && d.Mode == Observe
 		var err error
-		if c.when, err = compile(r.When, numbers); err != nil {
+		if c.when, err = compile(r.When, numbers, &searches); err != nil {
 			return nil, &Problem{Rule: r.ID, Message: fmt.Sprintf("Rule '%s': %v", r.ID, err)}
 		}
 		if r.Type == Sandbox {

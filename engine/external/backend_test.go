@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -33,4 +34,19 @@ func (b *stuckBackend) Name() string { return "stuck" }
 func (b *stuckBackend) Evaluate(context.Context, BackendInput) (BackendDecision, error) {
 	<-b.release
 	return BackendDecision{}, nil
+}
+
+// Whoever fails has not allowed, whatever stands beside the error.
+func TestABackendThatAllowsBesideAnError(t *testing.T) {
+	d, err := AskBackend(context.Background(), torn{}, BackendInput{}, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "down")
+	require.Equal(t, BackendDecision{}, d)
+}
+
+type torn struct{}
+
+func (torn) Name() string { return "torn" }
+
+func (torn) Evaluate(context.Context, BackendInput) (BackendDecision, error) {
+	return BackendDecision{Allowed: true}, errors.New("down")
 }

@@ -82,6 +82,9 @@ func parseGuardrailResult(text []byte) (GuardrailResult, error) {
 	if v.Kind() != value.Map {
 		return GuardrailResult{}, errors.New("the answer is not a JSON object")
 	}
+	if said, ok := v.Get("error"); ok && said.Kind() != value.Null {
+		return GuardrailResult{}, errors.New("the answer tells of an error")
+	}
 	res := GuardrailResult{
 		Decision: GuardrailDecision(v.TextAt("decision")),
 		Reason:   v.TextAt("reason"),

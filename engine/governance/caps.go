@@ -9,6 +9,7 @@ import (
 
 	"example.com/govnode/engine/source"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/toolname"
 )
 
 // Caps of the numbers of a policy, ends included: what the state that counts
@@ -30,8 +31,8 @@ const (
 	MaxBreakerReset = 24 * time.Hour
 )
 
-// toolNameProblem says why no call can name a tool of max_calls_per_tool so.
-func toolNameProblem(tool string) string {
+// ToolNameProblem says why no call can name a tool of max_calls_per_tool so; "" if one can.
+func ToolNameProblem(tool string) string {
 	problem := ""
 	switch {
 	case tool == "":
@@ -43,7 +44,9 @@ func toolNameProblem(tool string) string {
 	case strings.ContainsFunc(tool, unicode.IsControl):
 		problem = "must not have a control character in it"
 	default:
-		return ""
+		if problem = toolname.Problem(tool); problem == "" {
+			return ""
+		}
 	}
 	return "max_calls_per_tool: the name " + value.Quote(source.Clip(tool, 80)) + " " + problem
 }

@@ -224,7 +224,7 @@ func (r reader) callsPerTool(g *Policy) {
 	}
 	g.MaxCallsPerTool = map[string]int64{}
 	for i, k := range f.Keys {
-		if problem := toolNameProblem(k.Text); problem != "" {
+		if problem := ToolNameProblem(k.Text); problem != "" {
 			r.Add(k.Line, "max_calls_per_tool", "%s", problem)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -30,7 +31,7 @@ func FuzzCondition(f *testing.F) {
 		}
 		outcome := map[document.Operator]bool{}
 		for _, op := range operators {
-			c, err := document.NewCondition(field, op, want, &document.Searches{})
+			c, err := document.NewCondition(field, op, want, &pattern.Searches{})
 			if err != nil {
 				continue
 			}

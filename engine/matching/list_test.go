@@ -11,6 +11,7 @@ import (
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/enginetest"
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -42,7 +43,7 @@ func TestIndexEqualsScan(t *testing.T) {
 				c.Value = enginetest.Value(t, numbers[rng.IntN(extremes)])
 			}
 			var err error
-			if c, err = document.NewCondition(c.Field, c.Operator, c.Value, &document.Searches{}); err != nil {
+			if c, err = document.NewCondition(c.Field, c.Operator, c.Value, &pattern.Searches{}); err != nil {
 				continue
 			}
 			action := []document.Action{document.Allow, document.Deny}[rng.IntN(2)]
@@ -91,7 +92,7 @@ func TestIndexEqualsScan(t *testing.T) {
 func TestFactTestEqualsCondition(t *testing.T) {
 	for _, op := range []document.Operator{document.OpEq, document.OpNe, document.OpGt, document.OpLt, document.OpGte, document.OpLte, document.OpIn, document.OpNotIn} {
 		for _, target := range []string{"0", "1", "-3", "2.5", "-0.5", "1e3", "true", "9223372036854775807", "-9223372036854775808", "1e40", "-1e40", "1e-40", `"x"`, "[1, 2, 2.5, true]", "[]", `{"a": 1}`} {
-			c, err := document.NewCondition("call_count", op, enginetest.Value(t, target), &document.Searches{})
+			c, err := document.NewCondition("call_count", op, enginetest.Value(t, target), &pattern.Searches{})
 			if err != nil {
 				continue
 			}

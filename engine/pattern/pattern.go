@@ -46,6 +46,8 @@ type Compiled struct {
 	needs   *condition     // what the literals of a text must fulfil for a match
 	class   classCheck     // the same in terms of single characters
 	cost    int            // ranges of its classes, see MaxRanges
+
+	instructions int // of the programs of search and whole, see MaxOfSet
 }
 
 // Compile prepares a pattern. It refuses an empty one, which would match
@@ -112,35 +114,37 @@ func (c *Compiled) compileRE2(expr string) (*regexp.Regexp, error) {
 	if err != nil {
 		return nil, err
 	}
-	parsed, re, err := compileRE2(rewritten)
+	parsed, re, instructions, err := compileRE2(rewritten)
 	if err != nil {
 		return nil, err
 	}
 	c.cost += ranges
+	c.instructions += instructions
 	c.needs = conditionOf(parsed)
 	c.class = classCheckOf(parsed)
 	return re, nil
 }
 
-// compileRE2 compiles an expression of RE2 whose program is small enough.
-func compileRE2(expr string) (*syntax.Regexp, *regexp.Regexp, error) {
+// compileRE2 compiles an expression of RE2 whose program is small enough, and counts its
+// instructions.
+func compileRE2(expr string) (*syntax.Regexp, *regexp.Regexp, int, error) {
 	parsed, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
-		return nil, nil, plainError(err)
+		return nil, nil, 0, plainError(err)
 	}
 	parsed = parsed.Simplify()
 	prog, err := syntax.Compile(parsed)
 	if err != nil {
-		return nil, nil, plainError(err)
+		return nil, nil, 0, plainError(err)
 	}
 	if len(prog.Inst) > MaxInstructions {
-		return nil, nil, fmt.Errorf("the pattern makes a program of %d instructions, %d are allowed; use smaller repeat counts", len(prog.Inst), MaxInstructions)
+		return nil, nil, 0, fmt.Errorf("the pattern makes a program of %d instructions, %d are allowed; use smaller repeat counts", len(prog.Inst), MaxInstructions)
 	}
 	re, err := regexp.Compile(expr)
 	if err != nil {
-		return nil, nil, plainError(err)
+		return nil, nil, 0, plainError(err)
 	}
-	return parsed, re, nil
+	return parsed, re, len(prog.Inst), nil
 }
 
 // plainError drops what Go puts before the reason, and says what to do about a

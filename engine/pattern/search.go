@@ -12,6 +12,8 @@ type Searcher struct {
 	re     *regexp.Regexp
 	prefix string
 	direct *anchored // instead of re, where the expression is of that form
+
+	instructions int // of the program of re, see MaxOfConditions
 }
 
 // Search prepares the expression of a matches condition. The empty expression
@@ -25,11 +27,11 @@ func Search(expr string) (*Searcher, error) {
 	if err != nil {
 		return nil, searchError(err)
 	}
-	parsed, re, err := compileRE2(rewritten)
+	parsed, re, instructions, err := compileRE2(rewritten)
 	if err != nil {
 		return nil, searchError(err)
 	}
-	s := &Searcher{re: re}
+	s := &Searcher{re: re, instructions: instructions}
 	s.prefix, s.direct = anchoredOf(parsed)
 	return s, nil
 }

@@ -36,7 +36,7 @@ func NewSet(patterns []Pattern) (*Set, error) {
 		return nil, fmt.Errorf("blocked_patterns has %d entries, %d are allowed", len(patterns), MaxPatterns)
 	}
 	s := &Set{patterns: make([]*Compiled, len(patterns))}
-	ranges, slow := 0, 0
+	ranges, instructions, slow := 0, 0, 0
 	for i, p := range patterns {
 		c, err := Compile(p)
 		if err != nil {
@@ -45,6 +45,9 @@ func NewSet(patterns []Pattern) (*Set, error) {
 		s.patterns[i] = c
 		if ranges += c.cost; ranges > MaxRanges {
 			return nil, refusal(i, p, fmt.Errorf("the character classes up to here have more than %d ranges; use fewer of \\w, \\W and \\p", MaxRanges))
+		}
+		if instructions += c.instructions; instructions > MaxOfSet {
+			return nil, refusal(i, p, tooManyTogether(MaxOfSet))
 		}
 		if c.slow != nil {
 			slow++

@@ -53,7 +53,7 @@ func refused(dec *jsontext.Decoder, err error, json []byte) *SyntaxError {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return &SyntaxError{int64(len(json)), "unexpected end of the document"}
 	case errors.As(err, &at) && errors.Is(err, jsontext.ErrDuplicateName):
-		return &SyntaxError{at.ByteOffset, "duplicate key " + strconv.Quote(at.JSONPointer.LastToken())}
+		return &SyntaxError{at.ByteOffset, "duplicate key"}
 	case errors.As(err, &at) && at.Err != nil:
 		return &SyntaxError{at.ByteOffset, at.Err.Error()}
 	default:

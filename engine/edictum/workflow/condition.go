@@ -22,7 +22,7 @@ var (
 
 // conditionOf reads a condition, such as file_read("TASK.md"), and the tool at whose
 // results it looks.
-func conditionOf(text string) (met condition, tool string, err error) {
+func conditionOf(text string, searches *pattern.Searches) (met condition, tool string, err error) {
 	form := callForm.FindStringSubmatch(text)
 	if form == nil {
 		return nil, "", fmt.Errorf("%q is no condition; write one such as stage_complete(\"NAME\")", text)
@@ -55,7 +55,7 @@ func conditionOf(text string) (met condition, tool string, err error) {
 	case "mcp_result_matches":
 		return func(s *State, _ string) bool { return slices.ContainsFunc(s.Results[arg], field(args[1], args[2])) }, arg, nil
 	}
-	search, err := pattern.Search(args[0])
+	search, err := searches.Compile(args[0])
 	if err != nil {
 		return nil, "", fmt.Errorf("invalid expression %q: %w", args[0], err)
 	}

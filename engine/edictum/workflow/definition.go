@@ -98,6 +98,8 @@ type reader struct {
 	d     *Definition
 	stage string
 	err   *edictum.Problem
+
+	searches pattern.Searches
 }
 
 func (r *reader) refuse(n *source.Node, field, format string, args ...any) {
@@ -223,7 +225,7 @@ func (r *reader) gate(to *[]Gate) func(*source.Node, string) {
 		r.fields(n, field, map[string]func(*source.Node, string){"condition": r.text(&g.Condition), "message": r.text(&g.Message)})
 		var err error
 		var tool string
-		if g.met, tool, err = conditionOf(g.Condition); err != nil {
+		if g.met, tool, err = conditionOf(g.Condition, &r.searches); err != nil {
 			r.refuse(n, field+".condition", "%v", err)
 		}
 		r.d.results[tool] = tool != ""
@@ -244,7 +246,7 @@ func (r *reader) check(n *source.Node, field string) (c Check) {
 	}
 	c.Expr, c.Not = is+not, not != ""
 	var err error
-	if c.search, err = pattern.Search(c.Expr); err != nil {
+	if c.search, err = r.searches.Compile(c.Expr); err != nil {
 		r.refuse(n, field, "invalid expression %q: %v", c.Expr, err)
 	}
 	return c

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/engine/edictum"
+	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/value"
 )
 
@@ -89,14 +90,14 @@ func TestConditions(t *testing.T) {
 		`mcp_result_matches("ci", "none", "None")`: false, `mcp_result_matches("ci", "none", "")`: true,
 		`mcp_result_matches("ci", "x", "")`: false, `mcp_result_matches("cd", "ok", "True")`: false,
 	} {
-		c, _, err := conditionOf(text)
+		c, _, err := conditionOf(text, new(pattern.Searches))
 		require.NoError(t, err, text)
 		require.Equal(t, met, c(s, "here"), text)
 	}
-	c, _, err := conditionOf("approval()")
+	c, _, err := conditionOf("approval()", new(pattern.Searches))
 	require.NoError(t, err)
 	require.True(t, c(s, "b"), "of the stage itself")
-	_, tool, err := conditionOf(`mcp_result_matches("ci", "ok", "True")`)
+	_, tool, err := conditionOf(`mcp_result_matches("ci", "ok", "True")`, new(pattern.Searches))
 	require.NoError(t, err)
 	require.Equal(t, "ci", tool)
 }
