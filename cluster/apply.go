@@ -96,6 +96,7 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 		for i := range b.commands {
 			a := &answers[b.at[i]]
 			*a = tried[i]
+			a.Again = b.maybe[i] != nil
 			if final, maybe := settle(&b.commands[i], b.maybe[i], a); !final {
 				again.add(b.commands[i], b.at[i])
 				again.maybe[len(again.maybe)-1] = maybe

@@ -57,6 +57,14 @@ type Config struct {
 	// lost. Without it a node that starts with an empty directory under a name
 	// that the cluster knows is refused: it does not remember its votes.
 	Replace bool
+	// Enlist is called before the members are asked, by a node with an empty
+	// directory that joins, for what makes it a member without a vote by another
+	// way. Hello says which member is at an address and where its API is. Nil
+	// leaves it to the members.
+	Enlist func(ctx context.Context, hello func(ctx context.Context, address string) (node, api string, err error)) error
+	// Invited lets nobody join who is no member yet: AddNode comes first. It has
+	// to be the same on all nodes.
+	Invited bool
 	// JoinTimeout bounds how long Open waits for admission. Default 60 s.
 	JoinTimeout time.Duration
 

@@ -62,6 +62,7 @@ func TestWhatMayHaveBeenAppliedIsSentAgainWithItsID(t *testing.T) {
 	a := <-s.answer
 	require.NoError(t, a.Err)
 	require.EqualValues(t, 1_000_000, a.Result.Value)
+	require.True(t, a.Again)
 	s.net.isolate(s.leader.Address(), false)
 	s.open()
 	s.leader.waitReady(t)

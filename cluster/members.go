@@ -22,8 +22,10 @@ import (
 // membership.go.
 
 // firstVersion is the newest kind of command of the first release: what every
-// member knows, also one that has not been heard of.
-const firstVersion = 19
+// member knows, also one that has not been heard of. Until that release it goes up with
+// session.Version, and then never again: else a member that is down, or was added and
+// has not been started, keeps a leader that never heard of it from newer commands.
+const firstVersion = 42
 
 // members is what the other members have said of themselves.
 type members struct {
@@ -321,6 +323,11 @@ func (n *Node) enter() error {
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.JoinTimeout)
 	defer cancel()
+	if n.cfg.Enlist != nil {
+		if err := n.cfg.Enlist(ctx, n.memberAt); err != nil {
+			return fmt.Errorf("cluster: Enlist: %w", err)
+		}
+	}
 	r := n.joinRequest()
 	r.Empty, r.Replace = true, n.cfg.Replace
 	if err := n.join(ctx, r, false); err != nil {
@@ -333,7 +340,7 @@ func (n *Node) enter() error {
 // vote of one that was just admitted, or a new address; or all of it again, by one
 // that was removed while it was down.
 func (n *Node) settleIn() {
-	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() && !n.expelled.Load() || !n.joining.CompareAndSwap(false, true) {
+	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() && !n.expelled.Load() || n.turnedAway.Load() || !n.joining.CompareAndSwap(false, true) {
 		return
 	}
 	n.tasks.Go(func() {
@@ -341,6 +348,10 @@ func (n *Node) settleIn() {
 			n.expelled.Store(false)
 			n.joining.Store(false)
 		} else if n.ctx.Err() == nil {
+			if errors.Is(err, storage.ErrInvalid) && n.expelled.Load() {
+				n.turnedAway.Store(true) // it stays removed, until somebody adds it
+				n.joining.Store(false)
+			}
 			n.cfg.Logger.Error("cannot join", "error", err)
 		}
 	})
@@ -402,6 +413,20 @@ func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error 
 		case <-time.After(joinEvery):
 		}
 	}
+}
+
+// memberAt returns which member is at an address, and where its API is.
+func (n *Node) memberAt(ctx context.Context, address string) (node, api string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
+	defer cancel()
+	h, err := n.peers.At(address).Hello(ctx, n.hello())
+	if err != nil {
+		return "", "", err
+	}
+	if h.GetCluster() == "" || h.GetApiAddress() == "" {
+		return "", "", fmt.Errorf("%s is no member of a cluster yet", address)
+	}
+	return h.GetNode(), h.GetApiAddress(), nil
 }
 
 // joinAt asks the leader that the node at an address knows.

@@ -153,6 +153,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	}
 	defer end()
 	s, known := n.member(r.GetNode())
+	was := known
 	if known && r.GetEmpty() {
 		switch {
 		case r.GetReplace():
@@ -173,6 +174,9 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 		case string(s.Address) != r.GetAddress():
 			return false, invalid(fmt.Errorf("%s is a member of this cluster already, at %s: choose another name, or start it with Replace", s.ID, s.Address))
 		}
+	}
+	if !was && n.cfg.Invited {
+		return false, invalid(fmt.Errorf("%s is no member of this cluster, which takes nobody who was not added first: start it with a join token, or have an operator add it", r.GetNode()))
 	}
 	n.members.note(r.GetNode(), said{version: r.GetVersion()})
 	if !known || string(s.Address) != r.GetAddress() {

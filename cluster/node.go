@@ -59,13 +59,14 @@ type Node struct {
 	began   time.Time
 	stopped raft.Future // of Raft, once it was told to stop
 
-	cluster  atomic.Pointer[string] // id; never nil
-	leading  atomic.Pointer[leadership]
-	draining atomic.Bool
-	joining  atomic.Bool // not yet what it wants to be
-	expelled atomic.Bool // the leader says that this node is no member
-	led      atomic.Bool // a leader has been known since the start
-	started  atomic.Bool // Raft is there
+	cluster    atomic.Pointer[string] // id; never nil
+	leading    atomic.Pointer[leadership]
+	draining   atomic.Bool
+	joining    atomic.Bool // not yet what it wants to be
+	turnedAway atomic.Bool // it was removed, and the members do not take it back
+	expelled   atomic.Bool // the leader says that this node is no member
+	led        atomic.Bool // a leader has been known since the start
+	started    atomic.Bool // Raft is there
 
 	states states // of all members, as they compare them
 	latest atomic.Pointer[stateAt]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -242,4 +243,30 @@ func TestCommandsThatAMemberDoesNotKnow(t *testing.T) {
 	old.cfg.version = 0
 	c.restart(old)
 	require.Eventually(t, func() bool { return c.leader().Apply(t.Context(), hash)[0].Err == nil }, 10*time.Second, 10*time.Millisecond)
+}
+
+// A member that is down, and that the leader never heard of since it began, knows what the
+// first release knows: the others go on with all of it. So does one that was added and was
+// not started yet.
+func TestCommandsWithoutAMemberThatIsDown(t *testing.T) {
+	t.Parallel()
+	require.EqualValues(t, session.Version, firstVersion, "nothing is released yet")
+	c := newCluster(t, 3, nil)
+	nodes := slices.Clone(c.nodes)
+	for _, n := range nodes {
+		require.NoError(t, n.Close())
+	}
+	c.forget(nodes[2])
+	for _, n := range nodes[:2] {
+		c.restart(n)
+	}
+	c.waitReady()
+	token := func(id string) *session.PutToken {
+		return &session.PutToken{NS: "default", By: session.Maker{Client: "c", Request: id}, Token: session.Token{ID: id, Hash: session.Digest{1}, Roles: 2}}
+	}
+	_, _, err := storage.One(within(t, 20*time.Second), c.leader(), token("t1"))
+	require.NoError(t, err)
+	require.NoError(t, c.leader().AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
+	_, _, err = storage.One(within(t, 20*time.Second), c.leader(), token("t2"))
+	require.NoError(t, err)
 }

@@ -115,6 +115,7 @@ func (c *Deny) Namespace() string           { return c.NS }
 func (c *Allow) Namespace() string          { return c.NS }
 func (c *PutQuotas) Namespace() string      { return c.NS }
 func (c *KeepKey) Namespace() string        { return c.NS }
+func (c *UseToken) Namespace() string       { return c.NS }
 func (*Tick) Namespace() string             { return "" }
 func (*Restore) Namespace() string          { return "" }
 
@@ -136,6 +137,10 @@ type Token struct {
 	By          string   // principal
 	Label       string
 	Environment string // of rulesets; empty: the usual one
+	// Node is for which node a token is that lets one join: said when it was made, or
+	// by who used it first; empty: any yet.
+	Node string
+	Used int64 // Unix milliseconds; 0: it was not used yet, or may be used again and again
 }
 
 // A DeniedSubject is kept out of the namespace, whatever it shows.
@@ -183,6 +188,17 @@ type (
 		ID string
 	}
 
+	// UseToken binds a token that may be used once to the node that uses it. The same
+	// node may say so again, since it may not have heard the answer; no other may.
+	UseToken struct {
+		Authorized
+		NS   string
+		By   Maker
+		ID   string
+		Node string
+		At   int64 // Unix milliseconds
+	}
+
 	// Deny keeps a subject out.
 	Deny struct {
 		Authorized
@@ -220,6 +236,7 @@ func (c *PutToken) Touches() []Key    { return append(c.By.touches(c.NS), Access
 func (c *RevokeToken) Touches() []Key { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *Deny) Touches() []Key        { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *Allow) Touches() []Key       { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
+func (c *UseToken) Touches() []Key    { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *PutQuotas) Touches() []Key   { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 func (c *KeepKey) Touches() []Key     { return append(c.By.touches(c.NS), AccessKey(c.NS)) }
 
@@ -229,6 +246,7 @@ func (*Deny) Kind() uint16        { return 38 }
 func (*Allow) Kind() uint16       { return 39 }
 func (*PutQuotas) Kind() uint16   { return 40 }
 func (*KeepKey) Kind() uint16     { return 41 }
+func (*UseToken) Kind() uint16    { return 42 }
 
 func (c *PutToken) from() (ns string, by Maker)    { return c.NS, c.By }
 func (c *RevokeToken) from() (ns string, by Maker) { return c.NS, c.By }
@@ -236,6 +254,7 @@ func (c *Deny) from() (ns string, by Maker)        { return c.NS, c.By }
 func (c *Allow) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *PutQuotas) from() (ns string, by Maker)   { return c.NS, c.By }
 func (c *KeepKey) from() (ns string, by Maker)     { return c.NS, c.By }
+func (c *UseToken) from() (ns string, by Maker)    { return c.NS, c.By }
 
 func (x *Access) At(time.Duration) Record  { return x }
 func (*Access) Due() (time.Duration, bool) { return 0, false }
@@ -342,6 +361,31 @@ func (s *State) revokeToken(c *RevokeToken, r *Result) {
 	}
 }
 
+// useToken is decided here and not where the token is looked at: of two nodes that use
+// it at once only the log knows the first.
+func (s *State) useToken(c *UseToken, r *Result) {
+	s.changeAccess(c.NS, func(x *Access) bool {
+		i, there := x.token(c.ID)
+		if !there || x.Tokens[i].Expires > 0 && x.Tokens[i].Expires <= c.At {
+			r.Code = NotFound
+			return false
+		}
+		t := x.Tokens[i]
+		switch {
+		case t.Node != "" && t.Node != c.Node:
+			r.Code = TokenTaken
+			return false
+		case t.Used > 0:
+			return false
+		}
+		t.Node, t.Used = c.Node, c.At
+		x.Tokens = slices.Clone(x.Tokens)
+		x.Tokens[i] = t
+		r.Value = 1
+		return true
+	})
+}
+
 func (s *State) deny(c *Deny, r *Result) {
 	s.changeAccess(c.NS, func(x *Access) bool {
 		i, there := x.denied(c.Denied.Subject)
@@ -436,7 +480,17 @@ func (v *validator) putToken(c *PutToken) {
 	v.text("Token.By", t.By, 0, MaxSubject)
 	v.text("Token.Label", t.Label, 0, MaxReason)
 	v.optional("Token.Environment", t.Environment)
+	v.optional("Token.Node", t.Node)
+	between(v, "Token.Used", t.Used, 0, 0)
 	between(v, "Before", c.Before, 0, maxUnixMilli)
+}
+
+func (v *validator) useToken(c *UseToken) {
+	v.of = "UseToken"
+	v.access(c.NS, c.By)
+	v.id("ID", c.ID)
+	v.id("Node", c.Node)
+	between(v, "At", c.At, 1, maxUnixMilli)
 }
 
 func (v *validator) patterns(field string, all []string) {
@@ -514,11 +568,20 @@ func (t *Token) fields(f *codec) {
 	f.Kept(8, &t.By)
 	f.Kept(9, &t.Label)
 	f.Kept(10, &t.Environment)
+	f.Kept(11, &t.Node)
+	f.Int64(12, &t.Used)
 }
 
 func (c *RevokeToken) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.Text(3, &c.ID)
+}
+
+func (c *UseToken) fields(f *codec) {
+	f.request(&c.NS, &c.By)
+	f.Text(3, &c.ID)
+	f.Kept(4, &c.Node)
+	f.Int64(5, &c.At)
 }
 
 func (c *Deny) fields(f *codec) {

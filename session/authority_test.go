@@ -138,3 +138,40 @@ func TestRestoreKeepsAccess(t *testing.T) {
 	require.NotNil(t, y.FindToken("t"))
 	require.Greater(t, y.Epoch, uint64(1)<<32)
 }
+
+// The first node that uses a token has it: it may say so again, and no other may, also
+// where the token was made for it alone. What has run out, or is not there, is nobody's.
+func TestTokensAreUsedByOneNode(t *testing.T) {
+	use := func(id, node string, at int64) *session.UseToken {
+		return &session.UseToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, ID: id, Node: node, At: at}
+	}
+	s := session.New()
+	do := func(c session.Command) session.Result {
+		require.NoError(t, session.Validate(c))
+		return s.ApplyAll(0, []session.Command{c})[0]
+	}
+	epoch := func() uint64 { return session.EpochOf(s.Get(session.AccessKey(session.ClusterNamespace))) }
+	for _, token := range []session.Token{{ID: "any"}, {ID: "bound", Node: "n4"}, {ID: "gone"}} {
+		token.Hash, token.Roles, token.Expires = session.Digest{1}, 1<<7, 100
+		require.Equal(t, session.Done, do(&session.PutToken{NS: session.ClusterNamespace, By: session.Maker{Client: "op"}, Token: token}).Code)
+	}
+	require.Equal(t, session.Done, do(&session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "op"}, ID: "gone"}).Code)
+	began := epoch()
+	require.Equal(t, session.NotFound, do(use("gone", "n4", 1)).Code)
+	require.Equal(t, session.NotFound, do(use("any", "n4", 100)).Code, "it ends then")
+	require.Equal(t, session.TokenTaken, do(use("bound", "n5", 1)).Code)
+	require.Equal(t, began, epoch(), "refusals change nothing")
+	for _, id := range []string{"any", "bound"} {
+		require.Equal(t, session.Result{Value: 1}, do(use(id, "n4", 7)))
+		used := s.Get(session.AccessKey(session.ClusterNamespace)).(*session.Access).FindToken(id)
+		require.Equal(t, "n4", used.Node)
+		require.EqualValues(t, 7, used.Used)
+		now := epoch()
+		require.Equal(t, session.Result{}, do(use(id, "n4", 99)), "the same node again")
+		require.Equal(t, session.TokenTaken, do(use(id, "n5", 8)).Code)
+		require.Equal(t, session.NotFound, do(use(id, "n4", 100)).Code)
+		require.Equal(t, now, epoch())
+		require.Equal(t, used, s.Get(session.AccessKey(session.ClusterNamespace)).(*session.Access).FindToken(id))
+	}
+	require.Equal(t, began+2, epoch())
+}

@@ -29,7 +29,7 @@ func (v *validator) asking(c *Begin) {
 	between(v, "Asking.MaxPending", q.MaxPending, 1, MaxPending)
 	between(v, "Asking.Rule", q.Rule, 0, MaxRule)
 	v.text("Asking.Server", q.Server, 0, MaxTool)
-	v.free("Asking.Preview", q.Preview, MaxPreview)
+	v.free("Asking.Preview", q.Preview, MaxSealedPreview)
 	v.free("Asking.Reason", q.Reason, MaxMessage)
 }
 
@@ -40,7 +40,7 @@ func (v *validator) ask(c *Ask) {
 	v.id("Agent", c.Agent)
 	v.optional("Session", c.Session)
 	v.text("Tool", c.Tool, 1, MaxTool)
-	v.free("Preview", c.Preview, MaxPreview)
+	v.free("Preview", c.Preview, MaxSealedPreview)
 	v.free("Reason", c.Reason, MaxMessage)
 	v.terms("", c.Required, c.Denials, c.Timeout)
 }
@@ -87,7 +87,7 @@ func (v *validator) putStanding(c *PutStanding) {
 	if !c.Of.Exact && c.Of.Arguments != (Digest{}) {
 		v.fail("Of.Arguments", "stands beside arguments of any kind; set Exact")
 	}
-	v.free("Shown", c.Shown, MaxPreview)
+	v.free("Shown", c.Shown, MaxSealedPreview)
 	between(v, "Uses", c.Uses, 0, MaxUses)
 	between(v, "TTL", c.TTL, MinApproval, MaxStanding)
 }

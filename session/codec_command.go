@@ -98,6 +98,8 @@ func newCommand(kind protowire.Number) Command {
 		return new(PutQuotas)
 	case 41:
 		return new(KeepKey)
+	case 42:
+		return new(UseToken)
 	}
 	return nil
 }
@@ -215,6 +217,8 @@ func (f *codec) commandFields(c Command) {
 	case *PutQuotas:
 		c.fields(f)
 	case *KeepKey:
+		c.fields(f)
+	case *UseToken:
 		c.fields(f)
 	default:
 		panic(fmt.Sprintf("session: no encoding of %T", c))

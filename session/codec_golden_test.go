@@ -115,7 +115,7 @@ func oneOfEach() map[Key]Record {
 		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4},
 		"wn/": &Access{
 			Epoch:  1,
-			Tokens: []Token{{ID: "t", Hash: Digest{2}, Roles: 3, Agents: []string{"a"}, Policies: []string{"p"}, Made: 4, Expires: 5, By: "b", Label: "l", Environment: "e"}},
+			Tokens: []Token{{ID: "t", Hash: Digest{2}, Roles: 3, Agents: []string{"a"}, Policies: []string{"p"}, Made: 4, Expires: 5, By: "b", Label: "l", Environment: "e", Node: "n", Used: 17}},
 			Denied: []DeniedSubject{{"s", "r", 6}},
 			Quotas: Quotas{7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Key: Digest{17},
 		},

@@ -54,3 +54,31 @@ func TestAWaitWhosePoolIsGone(t *testing.T) {
 		}
 	}
 }
+
+// Who held in a pool that was deleted by force and made again is fenced there, with any
+// token of the old pool and for as long as anybody asks; its tokens begin above all of those.
+func TestWhoHeldInADeletedPoolIsFenced(t *testing.T) {
+	_, do := waiting(t)
+	op := session.Maker{Client: "op"}
+	acquire := func(client, id string) session.Result {
+		return do(0, &session.Acquire{NS: ns, Client: client, Slot: id, Pool: "b", Weight: 1, TTL: time.Minute})
+	}
+	release := func(at time.Duration, client, id string, token uint64) session.Result {
+		return do(at, &session.Release{NS: ns, Client: client, Slot: id, Pool: "b", Token: token})
+	}
+	do(0, &session.PutPool{NS: ns, By: op, Pool: "b", Slots: 3})
+	first, last, third := acquire("w", "1").Grants[0].Token, acquire("w", "2").Grants[0].Token, acquire("v", "3").Grants[0].Token
+	do(0, &session.DeletePool{NS: ns, By: op, Pool: "b", Force: true})
+	require.Equal(t, session.LeaseExpired, release(0, "v", "3", third).Code, "nobody can have the slot")
+	do(0, &session.PutPool{NS: ns, By: op, Pool: "b", Slots: 1})
+	require.Equal(t, session.Fenced, release(0, "w", "2", last).Code, "before the new pool has granted anything")
+	taken := acquire("new", "n")
+	require.Equal(t, session.Admitted, taken.Code)
+	require.Greater(t, taken.Grants[0].Token, third)
+	for _, at := range []time.Duration{0, time.Second, 2 * time.Minute} {
+		require.Equal(t, session.Fenced, release(at, "w", "1", first).Code)
+		require.Equal(t, session.Fenced, release(at, "w", "2", last).Code)
+		require.Equal(t, session.Fenced, release(at, "v", "3", third).Code)
+	}
+	require.Equal(t, session.LeaseExpired, release(2*time.Minute, "new", "n", taken.Grants[0].Token).Code, "its own lease ran out, and nobody else has the slot")
+}

@@ -512,4 +512,4 @@ func (*Swept) Kind() uint16        { return 22 }
 
 // Version is the newest kind of command that this build knows. A node
 // announces it; what a member does not know is never proposed.
-const Version = 41
+const Version = 42

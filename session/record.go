@@ -220,7 +220,7 @@ type Namespace struct {
 	// own id has no time.
 	ForgotSessions uint64
 	ForgotClients  uint64 // newest time of an id whose client was dropped; for those that are not there
-	TokenFloor     uint64 // largest last token of a deleted pool
+	TokenFloor     uint64 // above the last token of every deleted pool; those of new ones lie above it
 	Budgets        uint64 // that were ever made, which tells apart those of one name
 	Chain          *Chain // of the audit, into which those of dropped records go; nil where none is kept
 }

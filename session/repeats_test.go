@@ -73,6 +73,10 @@ func TestRequestsAreCarriedOutOnce(t *testing.T) {
 		{"KeepKey", nil, func(m session.Maker) session.Command {
 			return &session.KeepKey{NS: ns, By: m, Key: session.Digest{1}}
 		}, nil},
+		{"UseToken", undo(&session.PutToken{NS: ns, By: session.Maker{Client: "x"}, Token: session.Token{ID: "t", Hash: session.Digest{1}, Roles: 2}}),
+			func(m session.Maker) session.Command {
+				return &session.UseToken{NS: ns, By: m, ID: "t", Node: "n4", At: 1}
+			}, undo(&session.RevokeToken{NS: ns, By: session.Maker{Client: "x"}, ID: "t"})},
 		{"PutQuotas", nil, func(m session.Maker) session.Command {
 			return &session.PutQuotas{NS: ns, By: m, Quotas: session.Quotas{Sessions: 1}}
 		}, undo(&session.PutQuotas{NS: ns, By: session.Maker{Client: "x"}, Quotas: session.Quotas{Sessions: 2}})},

@@ -127,6 +127,8 @@ func (s *State) carryOut(c request, r *Result) {
 		s.putQuotas(c)
 	case *KeepKey:
 		s.keepKey(c)
+	case *UseToken:
+		s.useToken(c, r)
 	default:
 		panic(fmt.Sprintf("session: %T has the id of a request and no way to be carried out", c))
 	}
@@ -210,7 +212,7 @@ func (s *State) putPool(c *PutPool) {
 }
 
 // deletePool removes a pool; what is given out in a later pool of the same name
-// lies above all its tokens.
+// lies above all its tokens, and whoever held in it is fenced there.
 func (s *State) deletePool(c *DeletePool, r *Result) {
 	k := ref{KindPool, c.NS, c.Pool}
 	p := s.pool(k)
@@ -227,8 +229,8 @@ func (s *State) deletePool(c *DeletePool, r *Result) {
 
 func (s *State) dropPool(k ref, p *Pool) {
 	ns := s.namespace(k.ns)
-	if p.Last > ns.TokenFloor {
-		ns.TokenFloor = p.Last
+	if p.Last >= ns.TokenFloor {
+		ns.TokenFloor = p.Last + 1 // the end of a pool is behind all that it granted
 		s.write(ref{KindNamespace, k.ns, ""}, &ns)
 	}
 	s.put(k, nil)

@@ -74,7 +74,8 @@ const (
 	BudgetHasChildren Code = 61        // others are below it
 	StaleAccess       Code = 62        // who may do what has changed since it was judged
 	TooManyTokens     Code = 63        // cap: tokens, or denied subjects, of a namespace
-	numCodes          Code = 64
+	TokenTaken        Code = 64        // the token is for another node, or another has used it
+	numCodes          Code = 65
 )
 
 // The key has another version, or the list another length, than the caller named.
@@ -239,7 +240,7 @@ var codeNames = [numCodes]string{
 	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
 	ApprovalRequired: "approval required", ApprovalDenied: "approval denied", ApprovalExpired: "approval expired",
 	AlreadyVoted: "already voted", AlreadyDecided: "already decided", SelfApproval: "self approval",
-	StaleAccess: "stale access", TooManyTokens: "too many tokens",
+	StaleAccess: "stale access", TooManyTokens: "too many tokens", TokenTaken: "token taken",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

@@ -222,9 +222,10 @@ func (s *State) release(c *Release, r *Result) {
 	x = s.ownClient(k, x)
 	x.Used = s.now
 	if p := s.pool(pk); p == nil || !s.ownPool(pk, p).Release(s.now, c.Token) {
-		// The pool was deleted by force, and perhaps made again since.
 		x.finish(x.Find(c.Slot), LeaseLost, c.Token)
-		r.Code = LeaseExpired
+		if r.Code = LeaseExpired; s.grantedSince(pk, c.Token) {
+			r.Code = Fenced // the pool was deleted by force and made again, and its slots are others'
+		}
 		return
 	}
 	x.finish(x.Find(c.Slot), Released, c.Token)

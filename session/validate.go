@@ -41,7 +41,10 @@ const (
 	// MaxPreview is how much of the arguments people are shown who decide, and
 	// MaxMessage how much of why they are asked.
 	MaxPreview = 4 << 10
-	MaxMessage = 1 << 10
+	// What nodes have sealed is longer than it was, by a third and some.
+	MaxSealedPreview = MaxPreview/3*4 + 64
+	MaxSealedOutput  = MaxText/3*4 + 64
+	MaxMessage       = 1 << 10
 	// MaxPending is how many calls of a session may wait for somebody to decide.
 	MaxPending = 64
 	// MinApproval and MaxApproval bound how long there is to decide.
@@ -144,6 +147,7 @@ func Validate(c Command) error {
 		v.of = "PutHash"
 		v.request(c.NS, c.By)
 		v.text("Tool", c.Tool, 1, MaxTool)
+		v.toolName("Tool", c.Tool)
 		v.text("Hash", c.Hash, 0, MaxHash)
 	case *Repair:
 		v.of = "Repair"
@@ -200,6 +204,8 @@ func Validate(c Command) error {
 		v.of = "Allow"
 		v.access(c.NS, c.By)
 		v.text("Subject", c.Subject, 1, MaxSubject)
+	case *UseToken:
+		v.useToken(c)
 	case *PutQuotas:
 		v.of = "PutQuotas"
 		v.access(c.NS, c.By)
@@ -268,6 +274,9 @@ func (v *validator) begin(c *Begin) {
 		least = 1
 	}
 	v.text("Tool", c.Tool, least, MaxTool)
+	if c.CallKind == Tool { // of sampling it is the label of a server
+		v.toolName("Tool", c.Tool)
+	}
 	v.digest("Digest", c.Digest)
 	v.premises(c.Seen)
 	between(v, "Verdict.Rule", c.Verdict.Rule, 0, MaxRule)
@@ -346,7 +355,7 @@ func (v *validator) end(c *End) {
 		v.fail("Tokens", outside(c.Tokens, 0, MaxCallTokens))
 	}
 	between(v, "Output.Score", c.Output.Score, 0, million)
-	v.free("Output.Text", c.Output.Text, MaxText)
+	v.free("Output.Text", c.Output.Text, MaxSealedOutput)
 	v.spent(c)
 }
 
@@ -436,6 +445,7 @@ func (v *validator) putPolicy(c *PutPolicy) {
 		}
 		field := fmt.Sprintf("Limits.PerTool[%d].Tool", i)
 		v.text(field, t.Tool, 1, MaxTool)
+		v.toolName(field, t.Tool)
 		if i > 0 && t.Tool <= l.PerTool[i-1].Tool {
 			v.fail(field, "is not behind the one before it; order limits by tool and give each once")
 		}

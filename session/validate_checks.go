@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"example.com/govnode/internal/toolname"
 )
 
 // The checks of which validate.go is made: numbers, lengths, ids and texts.
@@ -118,6 +120,13 @@ func (v *validator) text(field, s string, least, most int) {
 			v.fail(field, "has a control character in it; leave it out")
 			return
 		}
+	}
+}
+
+// toolName refuses names that pass for others, since limits and counters go by them.
+func (v *validator) toolName(field, name string) {
+	if problem := toolname.Problem(name); problem != "" {
+		v.fail(field, problem)
 	}
 }
 

@@ -54,8 +54,9 @@ func validCommands() map[string]Command {
 		"DeleteBudget":   &DeleteBudget{NS: "default", By: by, Budget: "b", Parent: "a"},
 		"Append":         &Append{NS: "default", By: by, Key: "any key", Items: []string{"two\nlines", ""}, TTL: time.Hour},
 		"DeleteList":     &DeleteList{NS: "default", By: by, Key: "any key"},
-		"PutToken":       &PutToken{NS: ClusterNamespace, By: by, Token: Token{ID: "t", Hash: Digest{1}, Roles: 2, Agents: []string{"a*"}, Policies: []string{"p"}, Made: 1, Expires: 2, By: "local:0", Label: "one", Environment: "staging"}, Before: 1},
+		"PutToken":       &PutToken{NS: ClusterNamespace, By: by, Token: Token{ID: "t", Hash: Digest{1}, Roles: 2, Agents: []string{"a*"}, Policies: []string{"p"}, Made: 1, Expires: 2, By: "local:0", Label: "one", Environment: "staging", Node: "n1"}, Before: 1},
 		"RevokeToken":    &RevokeToken{NS: "default", By: by, ID: "t"},
+		"UseToken":       &UseToken{NS: ClusterNamespace, By: by, ID: "t", Node: "n4", At: 1},
 		"Deny":           &Deny{NS: "default", By: by, Denied: DeniedSubject{Subject: "cert:x", Reason: "lost", At: 1}},
 		"Allow":          &Allow{NS: "default", By: by, Subject: "cert:x"},
 		"KeepKey":        &KeepKey{NS: ClusterNamespace, By: by, Key: Digest{1}},
@@ -153,7 +154,7 @@ func TestCaps(t *testing.T) {
 		{"Begin.Asking.MaxPending", []func(Command){asking(func(c *Begin) { c.Asking.MaxPending = 1 }), asking(func(c *Begin) { c.Asking.MaxPending = MaxPending })}, []func(Command){asking(func(c *Begin) { c.Asking.MaxPending = MaxPending + 1 }), asking(func(c *Begin) { c.Asking.MaxPending = 0 })}},
 		{"Begin.Asking.Agent", []func(Command){asking(func(c *Begin) { c.Asking.Agent = text(MaxID) })}, []func(Command){asking(func(c *Begin) { c.Asking.Agent = text(MaxID + 1) }), asking(func(c *Begin) { c.Asking.Agent = "" })}},
 		{"Begin.Asking.Server", []func(Command){asking(func(c *Begin) { c.Asking.Server = text(MaxTool) })}, []func(Command){asking(func(c *Begin) { c.Asking.Server = text(MaxTool + 1) })}},
-		{"Begin.Asking.Preview", []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxPreview) })}, []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxPreview + 1) })}},
+		{"Begin.Asking.Preview", []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxSealedPreview) })}, []func(Command){asking(func(c *Begin) { c.Asking.Preview = text(MaxSealedPreview + 1) })}},
 		{"Begin.Asking.Reason", []func(Command){asking(func(c *Begin) { c.Asking.Reason = text(MaxMessage) })}, []func(Command){asking(func(c *Begin) { c.Asking.Reason = text(MaxMessage + 1) })}},
 		{"Ask.Required", []func(Command){on(func(c *Ask) { c.Required = 1 }), on(func(c *Ask) { c.Required = approval.MaxVotes })}, []func(Command){on(func(c *Ask) { c.Required = approval.MaxVotes + 1 }), on(func(c *Ask) { c.Required = 0 })}},
 		{"Ask.Denials", []func(Command){on(func(c *Ask) { c.Denials = 1 }), on(func(c *Ask) { c.Denials = approval.MaxVotes })}, []func(Command){on(func(c *Ask) { c.Denials = approval.MaxVotes + 1 }), on(func(c *Ask) { c.Denials = 0 })}},
@@ -162,7 +163,7 @@ func TestCaps(t *testing.T) {
 		{"Ask.Agent", []func(Command){on(func(c *Ask) { c.Agent = text(MaxID) })}, []func(Command){on(func(c *Ask) { c.Agent = text(MaxID + 1) }), on(func(c *Ask) { c.Agent = "" })}},
 		{"Ask.Session", []func(Command){on(func(c *Ask) { c.Session = text(MaxID) })}, []func(Command){on(func(c *Ask) { c.Session = text(MaxID + 1) })}},
 		{"Ask.Tool", []func(Command){on(func(c *Ask) { c.Tool = text(MaxTool) })}, []func(Command){on(func(c *Ask) { c.Tool = text(MaxTool + 1) }), on(func(c *Ask) { c.Tool = "" })}},
-		{"Ask.Preview", []func(Command){on(func(c *Ask) { c.Preview = text(MaxPreview) })}, []func(Command){on(func(c *Ask) { c.Preview = text(MaxPreview + 1) })}},
+		{"Ask.Preview", []func(Command){on(func(c *Ask) { c.Preview = text(MaxSealedPreview) })}, []func(Command){on(func(c *Ask) { c.Preview = text(MaxSealedPreview + 1) })}},
 		{"Ask.Reason", []func(Command){on(func(c *Ask) { c.Reason = text(MaxMessage) })}, []func(Command){on(func(c *Ask) { c.Reason = text(MaxMessage + 1) })}},
 		{"Decide.ID", []func(Command){on(func(c *Decide) { c.ID = text(MaxID) })}, []func(Command){on(func(c *Decide) { c.ID = text(MaxID + 1) }), on(func(c *Decide) { c.ID = "" })}},
 		{"Decide.Approver", []func(Command){on(func(c *Decide) { c.Approver = text(MaxID) })}, []func(Command){
@@ -192,7 +193,7 @@ func TestCaps(t *testing.T) {
 		{"PutStanding.Of.Name", []func(Command){on(func(c *PutStanding) { c.Of.Name = text(MaxID) })}, []func(Command){on(func(c *PutStanding) { c.Of.Name = text(MaxID + 1) }), on(func(c *PutStanding) { c.Of.Name = "" })}},
 		{"PutStanding.Of.Tool", []func(Command){on(func(c *PutStanding) { c.Of.Tool = text(MaxTool) })}, []func(Command){on(func(c *PutStanding) { c.Of.Tool = text(MaxTool + 1) }), on(func(c *PutStanding) { c.Of.Tool = "" })}},
 		{"PutStanding.Of.Server", []func(Command){on(func(c *PutStanding) { c.Of.Server = text(MaxTool) })}, []func(Command){on(func(c *PutStanding) { c.Of.Server = text(MaxTool + 1) })}},
-		{"PutStanding.Shown", []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxPreview) })}, []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxPreview + 1) })}},
+		{"PutStanding.Shown", []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxSealedPreview) })}, []func(Command){on(func(c *PutStanding) { c.Shown = text(MaxSealedPreview + 1) })}},
 		{"PutStanding.Uses", []func(Command){on(func(c *PutStanding) { c.Uses = 0 }), on(func(c *PutStanding) { c.Uses = MaxUses })}, []func(Command){on(func(c *PutStanding) { c.Uses = MaxUses + 1 })}},
 		{"PutStanding.TTL", []func(Command){on(func(c *PutStanding) { c.TTL = MinApproval }), on(func(c *PutStanding) { c.TTL = MaxStanding })}, []func(Command){on(func(c *PutStanding) { c.TTL = MaxStanding + 1 }), on(func(c *PutStanding) { c.TTL = MinApproval - 1 })}},
 		{"Close.Reason", []func(Command){on(func(c *Close) { c.Reason = text(MaxReason) })}, []func(Command){
@@ -221,6 +222,7 @@ func TestCaps(t *testing.T) {
 			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }),
 		}, []func(Command){
 			on(func(c *Begin) { c.Tool = "" }), on(func(c *Begin) { c.Tool = text(MaxTool + 1) }),
+			on(func(c *Begin) { c.Tool = "a\u200bb" }), on(func(c *Begin) { c.Tool = "\u0430b" }),
 			on(func(c *Begin) { c.Tool = "a\nb" }), on(func(c *Begin) { c.Tool = "\xff" }),
 		}},
 		{"Begin.Digest", nil, []func(Command){on(func(c *Begin) { c.Digest = Digest{} })}},
@@ -317,8 +319,8 @@ func TestCaps(t *testing.T) {
 		{"End.Output.Score", []func(Command){on(func(c *End) { c.Output.Score = million })}, []func(Command){
 			on(func(c *End) { c.Output.Score = -1 }), on(func(c *End) { c.Output.Score = million + 1 }),
 		}},
-		{"End.Output.Text", []func(Command){on(func(c *End) { c.Output.Text = text(MaxText) })}, []func(Command){
-			on(func(c *End) { c.Output.Text = text(MaxText + 1) }), on(func(c *End) { c.Output.Text = "\xc3" }),
+		{"End.Output.Text", []func(Command){on(func(c *End) { c.Output.Text = text(MaxSealedOutput) })}, []func(Command){
+			on(func(c *End) { c.Output.Text = text(MaxSealedOutput + 1) }), on(func(c *End) { c.Output.Text = "\xc3" }),
 		}},
 		{"Open.Agent", []func(Command){on(func(c *Open) { c.Agent = text(MaxID) })}, []func(Command){
 			on(func(c *Open) { c.Agent = "" }), on(func(c *Open) { c.Agent = text(MaxID + 1) }),
@@ -509,6 +511,12 @@ func TestCaps(t *testing.T) {
 		{"PutToken.Token.By", nil, []func(Command){on(func(c *PutToken) { c.Token.By = text(MaxSubject + 1) })}},
 		{"PutToken.Token.Label", nil, []func(Command){on(func(c *PutToken) { c.Token.Label = "a\nb" })}},
 		{"PutToken.Token.Environment", nil, []func(Command){on(func(c *PutToken) { c.Token.Environment = "a b" })}},
+		{"PutToken.Token.Node", []func(Command){on(func(c *PutToken) { c.Token.Node = "" })}, []func(Command){on(func(c *PutToken) { c.Token.Node = "a b" })}},
+		{"PutToken.Token.Used", nil, []func(Command){on(func(c *PutToken) { c.Token.Used = 1 }), on(func(c *PutToken) { c.Token.Used = -1 })}},
+		{"UseToken.NS", []func(Command){on(func(c *UseToken) { c.NS = "team" })}, []func(Command){on(func(c *UseToken) { c.NS = "" })}},
+		{"UseToken.ID", nil, []func(Command){on(func(c *UseToken) { c.ID = "" })}},
+		{"UseToken.Node", nil, []func(Command){on(func(c *UseToken) { c.Node = "" }), on(func(c *UseToken) { c.Node = "a b" })}},
+		{"UseToken.At", []func(Command){on(func(c *UseToken) { c.At = 1 })}, []func(Command){on(func(c *UseToken) { c.At = 0 }), on(func(c *UseToken) { c.At = -1 })}},
 		{"PutToken.Before", nil, []func(Command){on(func(c *PutToken) { c.Before = -1 })}},
 		{"RevokeToken.ID", nil, []func(Command){on(func(c *RevokeToken) { c.ID = "" })}},
 		{"Deny.Denied.Subject", nil, []func(Command){on(func(c *Deny) { c.Denied.Subject = "" }), on(func(c *Deny) { c.Denied.Subject = text(MaxSubject + 1) })}},
@@ -521,7 +529,7 @@ func TestCaps(t *testing.T) {
 		{"DeleteList.Key", nil, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
 		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},
 		{"Increment.Key", nil, []func(Command){on(func(c *Increment) { c.Key = "" })}},
-		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" })}},
+		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" }), on(func(c *PutHash) { c.Tool = "a " })}},
 		{"PutHash.Hash", []func(Command){on(func(c *PutHash) { c.Hash = text(MaxHash) })}, []func(Command){
 			on(func(c *PutHash) { c.Hash = text(MaxHash + 1) }),
 		}},

@@ -40,6 +40,9 @@ type Answer struct {
 	Index   uint64         // its place in the order, 0 where the store has none
 	Err     error          // why there is no result; wraps ErrInvalid where the command is wrong
 	Line    uint64         // of the audit of who asked, who sets it; 0 if it has none
+	// Again says that the store had sent the command before without learning what became
+	// of that. A result that is a repeat may then be one of its own.
+	Again bool
 }
 
 // Done is the answer to a command that was applied.

@@ -276,6 +276,31 @@ func unsound(t testing.TB, r *Store) string {
 	return ""
 }
 
+// Where everything is gone and nobody writes afterwards, quarantine ends all the same, and
+// does not begin again: the list of namespaces is as empty as what it is of.
+func TestRedisQuarantineOfNothingEnds(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	short := func(c *Config) { c.Quarantine = 3 * time.Second }
+	nodes := []*Store{s.open("one", short), s.open("two", short), s.open("three", short)}
+	setup(t, nodes[0])
+	s.do("FLUSHALL")
+	for _, r := range nodes {
+		notReady(t, r, "quarantine")
+	}
+	for _, r := range nodes {
+		ready(t, r)
+	}
+	id := nodes[0].domain("").current().id
+	late := s.open("late", short) // it looks at everything that there is
+	for _, r := range append(nodes, late) {
+		ready(t, r)
+		r.verify(t.Context())
+		require.NoError(t, r.domain("").inspect(t.Context(), r.domain("").gate.Load()))
+		require.Equal(t, id, r.domain("").current().id, "another quarantine")
+	}
+}
+
 // Redis is emptied, and before any node notices one is started that knows of
 // nothing and begins anew. Those that know better are not taken in: everything
 // is in quarantine, and tokens go on above those from before.

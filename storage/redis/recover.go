@@ -154,6 +154,10 @@ func (r *Store) relist(ctx context.Context, d *domain) error {
 	if err != nil {
 		return err
 	}
+	if len(all) == 0 && !r.clustered() {
+		// A list that is not there would be taken for one that was lost.
+		all = append(all, session.ClusterNamespace)
+	}
 	for _, ns := range all {
 		p := r.place(ns)
 		if p.d != d {

@@ -74,6 +74,32 @@ func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
 	return true
 }
 
+// useToken gives a token to one node: the first that comes in time.
+func (s *space) useToken(c *session.UseToken, r *session.Result) bool {
+	var t session.Token
+	if s.access != nil {
+		t = s.access.tokens[c.ID]
+	}
+	if t.ID == "" || t.Expires != 0 && c.At >= t.Expires {
+		r.Code = session.NotFound
+		return false
+	}
+	if t.Node == "" {
+		t.Node = c.Node
+	}
+	if t.Node != c.Node {
+		r.Code = session.TokenTaken
+		return false
+	}
+	if t.Used == 0 {
+		t.Used = c.At
+		s.access.tokens[c.ID] = t
+		s.access.epoch++
+		r.Value = 1
+	}
+	return true
+}
+
 func (s *space) deny(c *session.Deny, r *session.Result) bool {
 	if s.access != nil {
 		if _, there := s.access.denied[c.Denied.Subject]; there {
@@ -173,18 +199,20 @@ func (g *Generator) authorized(c session.Command) session.Command {
 func (g *Generator) access() session.Command {
 	ns, by := g.ns(), g.maker()
 	subject, id := pick(g, "cert:a", "jwt:b"), fmt.Sprint("t", g.r.IntN(4))
-	switch g.r.IntN(6) {
+	switch g.r.IntN(8) {
 	case 0, 1:
 		return &session.PutToken{NS: ns, By: by, Before: int64(g.r.IntN(10)), Token: session.Token{
 			ID: id, Hash: session.Digest{byte(1 + g.r.IntN(200))}, Roles: session.Roles(1 + g.r.IntN(100)), Made: int64(g.n),
 			Agents: pick(g, nil, []string{"a*", "b"}), Policies: pick(g, nil, []string{"p?"}),
-			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"),
+			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"), Node: pick(g, "", "", "n1"),
 		}}
 	case 2:
 		return &session.RevokeToken{NS: ns, By: by, ID: id}
 	case 3:
 		return &session.Deny{NS: ns, By: by, Denied: session.DeniedSubject{Subject: subject, Reason: pick(g, "", "lost"), At: int64(g.n)}}
-	case 4:
+	case 4, 5:
+		return &session.UseToken{NS: ns, By: by, ID: id, Node: pick(g, "n1", "n2"), At: int64(1 + g.r.IntN(12))}
+	case 6:
 		return &session.Allow{NS: ns, By: by, Subject: subject}
 	}
 	if g.once(4) {

@@ -279,6 +279,8 @@ func (m *Model) apply(c session.Command, r *session.Result) {
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).deny(c, r) })
 	case *session.Allow:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).allow(c, r) })
+	case *session.UseToken:
+		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).useToken(c, r) })
 	case *session.PutQuotas:
 		m.space(c.NS).request(c.By, r, func() bool { return m.space(c.NS).putQuotas(c) })
 	case *session.KeepKey:

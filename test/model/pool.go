@@ -296,7 +296,7 @@ func (s *space) deletePool(c *session.DeletePool, r *session.Result) bool {
 	case !c.Force && len(p.leases)+len(p.queue) > 0:
 		r.Code = session.PoolInUse
 	default:
-		s.tokenFloor = max(s.tokenFloor, p.last)
+		s.tokenFloor = max(s.tokenFloor, p.last+1)
 		delete(s.pools, c.Pool)
 	}
 	return r.Code == session.Done

@@ -266,7 +266,7 @@ func (s *space) deleteRate(c *session.DeleteRate, r *session.Result) bool {
 	case len(p.queue) > 0 || slices.ContainsFunc(p.leases, func(l lease) bool { return l.holder != "" }):
 		r.Code = session.PoolInUse
 	default:
-		s.tokenFloor = max(s.tokenFloor, p.last)
+		s.tokenFloor = max(s.tokenFloor, p.last+1)
 		delete(s.pools, id)
 	}
 	return r.Code == session.Done

@@ -196,7 +196,9 @@ func (s *space) release(c *session.Release, r *session.Result) {
 		x.used = s.Now
 		if p == nil || !p.release(s.Now, c.Token) { // deleted by force
 			x.finish(h, session.LeaseLost, c.Token)
-			r.Code = session.LeaseExpired
+			if r.Code = session.LeaseExpired; p != nil && p.last > c.Token {
+				r.Code = session.Fenced // and made again
+			}
 			return
 		}
 		x.finish(h, session.Released, c.Token)

@@ -534,6 +534,7 @@ type Command struct {
 	//	*Command_Allow
 	//	*Command_PutQuotas
 	//	*Command_KeepKey
+	//	*Command_UseToken
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	Authority     *Authority        `protobuf:"bytes,100,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -946,6 +947,15 @@ func (x *Command) GetKeepKey() *KeepKey {
 	return nil
 }
 
+func (x *Command) GetUseToken() *UseToken {
+	if x != nil {
+		if x, ok := x.Command.(*Command_UseToken); ok {
+			return x.UseToken
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetAuthority() *Authority {
 	if x != nil {
 		return x.Authority
@@ -1121,6 +1131,10 @@ type Command_KeepKey struct {
 	KeepKey *KeepKey `protobuf:"bytes,41,opt,name=keep_key,json=keepKey,proto3,oneof"`
 }
 
+type Command_UseToken struct {
+	UseToken *UseToken `protobuf:"bytes,42,opt,name=use_token,json=useToken,proto3,oneof"`
+}
+
 func (*Command_Open) isCommand_Command() {}
 
 func (*Command_Begin) isCommand_Command() {}
@@ -1202,6 +1216,8 @@ func (*Command_Allow) isCommand_Command() {}
 func (*Command_PutQuotas) isCommand_Command() {}
 
 func (*Command_KeepKey) isCommand_Command() {}
+
+func (*Command_UseToken) isCommand_Command() {}
 
 // Authority is who asked for a command, and the epoch of its namespace by which
 // that was judged.
@@ -1286,6 +1302,8 @@ type Token struct {
 	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
 	Label         string                 `protobuf:"bytes,9,opt,name=label,proto3" json:"label,omitempty"`
 	Environment   string                 `protobuf:"bytes,10,opt,name=environment,proto3" json:"environment,omitempty"`
+	Node          string                 `protobuf:"bytes,11,opt,name=node,proto3" json:"node,omitempty"`  // which it lets join
+	Used          int64                  `protobuf:"varint,12,opt,name=used,proto3" json:"used,omitempty"` // Unix milliseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1388,6 +1406,20 @@ func (x *Token) GetEnvironment() string {
 		return x.Environment
 	}
 	return ""
+}
+
+func (x *Token) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Token) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
 }
 
 // Denied is a subject that is kept out.
@@ -1696,6 +1728,83 @@ func (x *RevokeToken) GetId() string {
 	return ""
 }
 
+// UseToken binds a token that may be used once to the node that uses it.
+type UseToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
+	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"` // Unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UseToken) Reset() {
+	*x = UseToken{}
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UseToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UseToken) ProtoMessage() {}
+
+func (x *UseToken) ProtoReflect() protoreflect.Message {
+	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
+func (*UseToken) Descriptor() ([]byte, []int) {
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *UseToken) GetNs() string {
+	if x != nil {
+		return x.Ns
+	}
+	return ""
+}
+
+func (x *UseToken) GetBy() *Maker {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *UseToken) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *UseToken) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *UseToken) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
 type Deny struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -1707,7 +1816,7 @@ type Deny struct {
 
 func (x *Deny) Reset() {
 	*x = Deny{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1828,7 @@ func (x *Deny) String() string {
 func (*Deny) ProtoMessage() {}
 
 func (x *Deny) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[8]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1841,7 @@ func (x *Deny) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deny.ProtoReflect.Descriptor instead.
 func (*Deny) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Deny) GetNs() string {
@@ -1767,7 +1876,7 @@ type Allow struct {
 
 func (x *Allow) Reset() {
 	*x = Allow{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1888,7 @@ func (x *Allow) String() string {
 func (*Allow) ProtoMessage() {}
 
 func (x *Allow) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[9]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1901,7 @@ func (x *Allow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allow.ProtoReflect.Descriptor instead.
 func (*Allow) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Allow) GetNs() string {
@@ -1827,7 +1936,7 @@ type PutQuotas struct {
 
 func (x *PutQuotas) Reset() {
 	*x = PutQuotas{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1948,7 @@ func (x *PutQuotas) String() string {
 func (*PutQuotas) ProtoMessage() {}
 
 func (x *PutQuotas) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[10]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +1961,7 @@ func (x *PutQuotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutQuotas.ProtoReflect.Descriptor instead.
 func (*PutQuotas) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PutQuotas) GetNs() string {
@@ -1888,7 +1997,7 @@ type KeepKey struct {
 
 func (x *KeepKey) Reset() {
 	*x = KeepKey{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2009,7 @@ func (x *KeepKey) String() string {
 func (*KeepKey) ProtoMessage() {}
 
 func (x *KeepKey) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[11]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2022,7 @@ func (x *KeepKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepKey.ProtoReflect.Descriptor instead.
 func (*KeepKey) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KeepKey) GetNs() string {
@@ -1951,7 +2060,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2072,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[12]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2085,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Access) GetEpoch() uint64 {
@@ -2026,7 +2135,7 @@ type Maker struct {
 
 func (x *Maker) Reset() {
 	*x = Maker{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2147,7 @@ func (x *Maker) String() string {
 func (*Maker) ProtoMessage() {}
 
 func (x *Maker) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[13]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2160,7 @@ func (x *Maker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maker.ProtoReflect.Descriptor instead.
 func (*Maker) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Maker) GetClient() string {
@@ -2085,7 +2194,7 @@ type Attr struct {
 
 func (x *Attr) Reset() {
 	*x = Attr{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2206,7 @@ func (x *Attr) String() string {
 func (*Attr) ProtoMessage() {}
 
 func (x *Attr) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[14]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2219,7 @@ func (x *Attr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attr.ProtoReflect.Descriptor instead.
 func (*Attr) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Attr) GetName() string {
@@ -2140,7 +2249,7 @@ type Premise struct {
 
 func (x *Premise) Reset() {
 	*x = Premise{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2261,7 @@ func (x *Premise) String() string {
 func (*Premise) ProtoMessage() {}
 
 func (x *Premise) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[15]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2274,7 @@ func (x *Premise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Premise.ProtoReflect.Descriptor instead.
 func (*Premise) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Premise) GetFact() Fact {
@@ -2206,7 +2315,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2327,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[16]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2340,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Want) GetPool() string {
@@ -2262,7 +2371,7 @@ type RateWant struct {
 
 func (x *RateWant) Reset() {
 	*x = RateWant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2383,7 @@ func (x *RateWant) String() string {
 func (*RateWant) ProtoMessage() {}
 
 func (x *RateWant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[17]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2396,7 @@ func (x *RateWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateWant.ProtoReflect.Descriptor instead.
 func (*RateWant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RateWant) GetPool() string {
@@ -2337,7 +2446,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2458,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[18]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2471,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{18}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Output) GetHash() []byte {
@@ -2404,7 +2513,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +2525,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[19]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +2538,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{19}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Value) GetNumber() bool {
@@ -2463,7 +2572,7 @@ type ToolLimit struct {
 
 func (x *ToolLimit) Reset() {
 	*x = ToolLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2584,7 @@ func (x *ToolLimit) String() string {
 func (*ToolLimit) ProtoMessage() {}
 
 func (x *ToolLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[20]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2597,7 @@ func (x *ToolLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolLimit.ProtoReflect.Descriptor instead.
 func (*ToolLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{20}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ToolLimit) GetTool() string {
@@ -2515,7 +2624,7 @@ type KindLimit struct {
 
 func (x *KindLimit) Reset() {
 	*x = KindLimit{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2636,7 @@ func (x *KindLimit) String() string {
 func (*KindLimit) ProtoMessage() {}
 
 func (x *KindLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[21]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2649,7 @@ func (x *KindLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindLimit.ProtoReflect.Descriptor instead.
 func (*KindLimit) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{21}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KindLimit) GetKind() CallKind {
@@ -2578,7 +2687,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +2699,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[22]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +2712,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{22}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Limits) GetMaxTokens() int64 {
@@ -2709,7 +2818,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2830,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[23]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2843,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{23}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Open) GetNs() string {
@@ -2842,7 +2951,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2963,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[24]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2976,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{24}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Begin) GetNs() string {
@@ -3031,7 +3140,7 @@ type Asking struct {
 
 func (x *Asking) Reset() {
 	*x = Asking{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3152,7 @@ func (x *Asking) String() string {
 func (*Asking) ProtoMessage() {}
 
 func (x *Asking) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[25]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3165,7 @@ func (x *Asking) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Asking.ProtoReflect.Descriptor instead.
 func (*Asking) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{25}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Asking) GetAgent() string {
@@ -3155,7 +3264,7 @@ type Charge struct {
 
 func (x *Charge) Reset() {
 	*x = Charge{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3167,7 +3276,7 @@ func (x *Charge) String() string {
 func (*Charge) ProtoMessage() {}
 
 func (x *Charge) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[26]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3289,7 @@ func (x *Charge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charge.ProtoReflect.Descriptor instead.
 func (*Charge) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{26}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Charge) GetBudget() string {
@@ -3215,7 +3324,7 @@ type Bill struct {
 
 func (x *Bill) Reset() {
 	*x = Bill{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3336,7 @@ func (x *Bill) String() string {
 func (*Bill) ProtoMessage() {}
 
 func (x *Bill) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[27]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3349,7 @@ func (x *Bill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bill.ProtoReflect.Descriptor instead.
 func (*Bill) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{27}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Bill) GetBudget() string {
@@ -3276,7 +3385,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3397,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[28]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3410,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{28}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *End) GetNs() string {
@@ -3395,7 +3504,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3407,7 +3516,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[29]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3420,7 +3529,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{29}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Cancel) GetNs() string {
@@ -3480,7 +3589,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3492,7 +3601,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[30]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3505,7 +3614,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{30}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Close) GetNs() string {
@@ -3576,7 +3685,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3697,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[31]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3710,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{31}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Acquire) GetNs() string {
@@ -3696,7 +3805,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3817,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[32]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3830,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{32}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Renew) GetNs() string {
@@ -3786,7 +3895,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3798,7 +3907,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[33]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3811,7 +3920,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{33}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Release) GetNs() string {
@@ -3863,7 +3972,7 @@ type ForceRelease struct {
 
 func (x *ForceRelease) Reset() {
 	*x = ForceRelease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3875,7 +3984,7 @@ func (x *ForceRelease) String() string {
 func (*ForceRelease) ProtoMessage() {}
 
 func (x *ForceRelease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[34]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3888,7 +3997,7 @@ func (x *ForceRelease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceRelease.ProtoReflect.Descriptor instead.
 func (*ForceRelease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{34}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ForceRelease) GetNs() string {
@@ -3947,7 +4056,7 @@ type PutPool struct {
 
 func (x *PutPool) Reset() {
 	*x = PutPool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4068,7 @@ func (x *PutPool) String() string {
 func (*PutPool) ProtoMessage() {}
 
 func (x *PutPool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[35]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4081,7 @@ func (x *PutPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPool.ProtoReflect.Descriptor instead.
 func (*PutPool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{35}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutPool) GetNs() string {
@@ -4029,7 +4138,7 @@ type DeletePool struct {
 
 func (x *DeletePool) Reset() {
 	*x = DeletePool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +4150,7 @@ func (x *DeletePool) String() string {
 func (*DeletePool) ProtoMessage() {}
 
 func (x *DeletePool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[36]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +4163,7 @@ func (x *DeletePool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePool.ProtoReflect.Descriptor instead.
 func (*DeletePool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{36}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeletePool) GetNs() string {
@@ -4099,7 +4208,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4111,7 +4220,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[37]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4124,7 +4233,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{37}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PutPolicy) GetNs() string {
@@ -4182,7 +4291,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4194,7 +4303,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[38]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4207,7 +4316,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{38}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeletePolicy) GetNs() string {
@@ -4259,7 +4368,7 @@ type Set struct {
 
 func (x *Set) Reset() {
 	*x = Set{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4271,7 +4380,7 @@ func (x *Set) String() string {
 func (*Set) ProtoMessage() {}
 
 func (x *Set) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[39]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4284,7 +4393,7 @@ func (x *Set) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Set.ProtoReflect.Descriptor instead.
 func (*Set) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{39}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Set) GetNs() string {
@@ -4341,7 +4450,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4353,7 +4462,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[40]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4366,7 +4475,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{40}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Delete) GetNs() string {
@@ -4409,7 +4518,7 @@ type Increment struct {
 
 func (x *Increment) Reset() {
 	*x = Increment{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4530,7 @@ func (x *Increment) String() string {
 func (*Increment) ProtoMessage() {}
 
 func (x *Increment) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[41]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4543,7 @@ func (x *Increment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Increment.ProtoReflect.Descriptor instead.
 func (*Increment) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{41}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Increment) GetNs() string {
@@ -4474,7 +4583,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4595,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[42]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4608,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{42}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Tick) GetKeys() []string {
@@ -4517,7 +4626,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4529,7 +4638,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[43]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +4651,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{43}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
 }
 
 type PutHash struct {
@@ -4557,7 +4666,7 @@ type PutHash struct {
 
 func (x *PutHash) Reset() {
 	*x = PutHash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4569,7 +4678,7 @@ func (x *PutHash) String() string {
 func (*PutHash) ProtoMessage() {}
 
 func (x *PutHash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[44]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4582,7 +4691,7 @@ func (x *PutHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHash.ProtoReflect.Descriptor instead.
 func (*PutHash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{44}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PutHash) GetNs() string {
@@ -4625,7 +4734,7 @@ type Repair struct {
 
 func (x *Repair) Reset() {
 	*x = Repair{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4637,7 +4746,7 @@ func (x *Repair) String() string {
 func (*Repair) ProtoMessage() {}
 
 func (x *Repair) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[45]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4650,7 +4759,7 @@ func (x *Repair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Repair.ProtoReflect.Descriptor instead.
 func (*Repair) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{45}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Repair) GetNs() string {
@@ -4695,7 +4804,7 @@ type PutRate struct {
 
 func (x *PutRate) Reset() {
 	*x = PutRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4707,7 +4816,7 @@ func (x *PutRate) String() string {
 func (*PutRate) ProtoMessage() {}
 
 func (x *PutRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[46]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4720,7 +4829,7 @@ func (x *PutRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRate.ProtoReflect.Descriptor instead.
 func (*PutRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{46}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PutRate) GetNs() string {
@@ -4776,7 +4885,7 @@ type DeleteRate struct {
 
 func (x *DeleteRate) Reset() {
 	*x = DeleteRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +4897,7 @@ func (x *DeleteRate) String() string {
 func (*DeleteRate) ProtoMessage() {}
 
 func (x *DeleteRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[47]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +4910,7 @@ func (x *DeleteRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRate.ProtoReflect.Descriptor instead.
 func (*DeleteRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{47}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeleteRate) GetNs() string {
@@ -4841,7 +4950,7 @@ type TakeRate struct {
 
 func (x *TakeRate) Reset() {
 	*x = TakeRate{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4853,7 +4962,7 @@ func (x *TakeRate) String() string {
 func (*TakeRate) ProtoMessage() {}
 
 func (x *TakeRate) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[48]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4866,7 +4975,7 @@ func (x *TakeRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRate.ProtoReflect.Descriptor instead.
 func (*TakeRate) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{48}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *TakeRate) GetNs() string {
@@ -4939,7 +5048,7 @@ type PutBudget struct {
 
 func (x *PutBudget) Reset() {
 	*x = PutBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4951,7 +5060,7 @@ func (x *PutBudget) String() string {
 func (*PutBudget) ProtoMessage() {}
 
 func (x *PutBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[49]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4964,7 +5073,7 @@ func (x *PutBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBudget.ProtoReflect.Descriptor instead.
 func (*PutBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{49}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PutBudget) GetNs() string {
@@ -5022,7 +5131,7 @@ type AdjustBudget struct {
 
 func (x *AdjustBudget) Reset() {
 	*x = AdjustBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5034,7 +5143,7 @@ func (x *AdjustBudget) String() string {
 func (*AdjustBudget) ProtoMessage() {}
 
 func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[50]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5047,7 +5156,7 @@ func (x *AdjustBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustBudget.ProtoReflect.Descriptor instead.
 func (*AdjustBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{50}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AdjustBudget) GetNs() string {
@@ -5097,7 +5206,7 @@ type DeleteBudget struct {
 
 func (x *DeleteBudget) Reset() {
 	*x = DeleteBudget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5109,7 +5218,7 @@ func (x *DeleteBudget) String() string {
 func (*DeleteBudget) ProtoMessage() {}
 
 func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[51]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5122,7 +5231,7 @@ func (x *DeleteBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBudget.ProtoReflect.Descriptor instead.
 func (*DeleteBudget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{51}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteBudget) GetNs() string {
@@ -5168,7 +5277,7 @@ type Append struct {
 
 func (x *Append) Reset() {
 	*x = Append{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5180,7 +5289,7 @@ func (x *Append) String() string {
 func (*Append) ProtoMessage() {}
 
 func (x *Append) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[52]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5193,7 +5302,7 @@ func (x *Append) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Append.ProtoReflect.Descriptor instead.
 func (*Append) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{52}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Append) GetNs() string {
@@ -5256,7 +5365,7 @@ type DeleteList struct {
 
 func (x *DeleteList) Reset() {
 	*x = DeleteList{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5268,7 +5377,7 @@ func (x *DeleteList) String() string {
 func (*DeleteList) ProtoMessage() {}
 
 func (x *DeleteList) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[53]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5281,7 +5390,7 @@ func (x *DeleteList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteList.ProtoReflect.Descriptor instead.
 func (*DeleteList) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{53}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DeleteList) GetNs() string {
@@ -5316,7 +5425,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5328,7 +5437,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[54]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5341,7 +5450,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{54}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Target) GetScope() SignalScope {
@@ -5371,7 +5480,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5383,7 +5492,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[55]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5396,7 +5505,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{55}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Signal) GetNs() string {
@@ -5445,7 +5554,7 @@ type Swept struct {
 
 func (x *Swept) Reset() {
 	*x = Swept{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5457,7 +5566,7 @@ func (x *Swept) String() string {
 func (*Swept) ProtoMessage() {}
 
 func (x *Swept) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[56]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5470,7 +5579,7 @@ func (x *Swept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Swept.ProtoReflect.Descriptor instead.
 func (*Swept) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{56}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Swept) GetNs() string {
@@ -5516,7 +5625,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5528,7 +5637,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[57]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5541,7 +5650,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{57}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Ask) GetNs() string {
@@ -5652,7 +5761,7 @@ type Decide struct {
 
 func (x *Decide) Reset() {
 	*x = Decide{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5664,7 +5773,7 @@ func (x *Decide) String() string {
 func (*Decide) ProtoMessage() {}
 
 func (x *Decide) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[58]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5677,7 +5786,7 @@ func (x *Decide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decide.ProtoReflect.Descriptor instead.
 func (*Decide) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{58}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Decide) GetNs() string {
@@ -5757,7 +5866,7 @@ type CancelApproval struct {
 
 func (x *CancelApproval) Reset() {
 	*x = CancelApproval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5769,7 +5878,7 @@ func (x *CancelApproval) String() string {
 func (*CancelApproval) ProtoMessage() {}
 
 func (x *CancelApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[59]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5782,7 +5891,7 @@ func (x *CancelApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelApproval.ProtoReflect.Descriptor instead.
 func (*CancelApproval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{59}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CancelApproval) GetNs() string {
@@ -5842,7 +5951,7 @@ type StandingOf struct {
 
 func (x *StandingOf) Reset() {
 	*x = StandingOf{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5854,7 +5963,7 @@ func (x *StandingOf) String() string {
 func (*StandingOf) ProtoMessage() {}
 
 func (x *StandingOf) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[60]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5867,7 +5976,7 @@ func (x *StandingOf) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandingOf.ProtoReflect.Descriptor instead.
 func (*StandingOf) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{60}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StandingOf) GetScope() SignalScope {
@@ -5926,7 +6035,7 @@ type PutStanding struct {
 
 func (x *PutStanding) Reset() {
 	*x = PutStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5938,7 +6047,7 @@ func (x *PutStanding) String() string {
 func (*PutStanding) ProtoMessage() {}
 
 func (x *PutStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[61]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5951,7 +6060,7 @@ func (x *PutStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStanding.ProtoReflect.Descriptor instead.
 func (*PutStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{61}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PutStanding) GetNs() string {
@@ -6007,7 +6116,7 @@ type DeleteStanding struct {
 
 func (x *DeleteStanding) Reset() {
 	*x = DeleteStanding{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6019,7 +6128,7 @@ func (x *DeleteStanding) String() string {
 func (*DeleteStanding) ProtoMessage() {}
 
 func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[62]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6032,7 +6141,7 @@ func (x *DeleteStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteStanding.ProtoReflect.Descriptor instead.
 func (*DeleteStanding) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{62}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DeleteStanding) GetNs() string {
@@ -6092,7 +6201,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6104,7 +6213,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[63]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6117,7 +6226,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{63}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -6321,7 +6430,7 @@ type Fold struct {
 
 func (x *Fold) Reset() {
 	*x = Fold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6333,7 +6442,7 @@ func (x *Fold) String() string {
 func (*Fold) ProtoMessage() {}
 
 func (x *Fold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[64]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6346,7 +6455,7 @@ func (x *Fold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fold.ProtoReflect.Descriptor instead.
 func (*Fold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{64}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Fold) GetKey() string {
@@ -6388,7 +6497,7 @@ type ApprovalCount struct {
 
 func (x *ApprovalCount) Reset() {
 	*x = ApprovalCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6400,7 +6509,7 @@ func (x *ApprovalCount) String() string {
 func (*ApprovalCount) ProtoMessage() {}
 
 func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[65]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6413,7 +6522,7 @@ func (x *ApprovalCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalCount.ProtoReflect.Descriptor instead.
 func (*ApprovalCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{65}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ApprovalCount) GetId() string {
@@ -6503,7 +6612,7 @@ type BudgetCount struct {
 
 func (x *BudgetCount) Reset() {
 	*x = BudgetCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6515,7 +6624,7 @@ func (x *BudgetCount) String() string {
 func (*BudgetCount) ProtoMessage() {}
 
 func (x *BudgetCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[66]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6528,7 +6637,7 @@ func (x *BudgetCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetCount.ProtoReflect.Descriptor instead.
 func (*BudgetCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{66}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *BudgetCount) GetBudget() string {
@@ -6608,7 +6717,7 @@ type After struct {
 
 func (x *After) Reset() {
 	*x = After{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6620,7 +6729,7 @@ func (x *After) String() string {
 func (*After) ProtoMessage() {}
 
 func (x *After) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[67]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6633,7 +6742,7 @@ func (x *After) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use After.ProtoReflect.Descriptor instead.
 func (*After) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{67}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *After) GetNow() int64 {
@@ -6687,7 +6796,7 @@ type PoolCounts struct {
 
 func (x *PoolCounts) Reset() {
 	*x = PoolCounts{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6699,7 +6808,7 @@ func (x *PoolCounts) String() string {
 func (*PoolCounts) ProtoMessage() {}
 
 func (x *PoolCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[68]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6712,7 +6821,7 @@ func (x *PoolCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCounts.ProtoReflect.Descriptor instead.
 func (*PoolCounts) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{68}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PoolCounts) GetSlots() int32 {
@@ -6782,7 +6891,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6794,7 +6903,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[69]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6807,7 +6916,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{69}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Grant) GetPool() string {
@@ -6842,7 +6951,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6854,7 +6963,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[70]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6867,7 +6976,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{70}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Pressure) GetInUse() int32 {
@@ -6905,7 +7014,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6917,7 +7026,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[71]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6930,7 +7039,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{71}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Counters) GetAttempts() uint32 {
@@ -6985,7 +7094,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6997,7 +7106,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[72]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7010,7 +7119,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{72}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Place) GetPool() string {
@@ -7039,7 +7148,7 @@ type Lapse struct {
 
 func (x *Lapse) Reset() {
 	*x = Lapse{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7051,7 +7160,7 @@ func (x *Lapse) String() string {
 func (*Lapse) ProtoMessage() {}
 
 func (x *Lapse) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[73]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7064,7 +7173,7 @@ func (x *Lapse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lapse.ProtoReflect.Descriptor instead.
 func (*Lapse) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{73}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Lapse) GetSession() string {
@@ -7124,7 +7233,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7136,7 +7245,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[74]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7149,7 +7258,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{74}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -7449,7 +7558,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7461,7 +7570,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[75]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7474,7 +7583,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{75}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Session) GetAgent() string {
@@ -7650,7 +7759,7 @@ type Chain struct {
 
 func (x *Chain) Reset() {
 	*x = Chain{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7662,7 +7771,7 @@ func (x *Chain) String() string {
 func (*Chain) ProtoMessage() {}
 
 func (x *Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[76]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7675,7 +7784,7 @@ func (x *Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chain.ProtoReflect.Descriptor instead.
 func (*Chain) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{76}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Chain) GetN() uint64 {
@@ -7715,7 +7824,7 @@ type Gates struct {
 
 func (x *Gates) Reset() {
 	*x = Gates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7727,7 +7836,7 @@ func (x *Gates) String() string {
 func (*Gates) ProtoMessage() {}
 
 func (x *Gates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[77]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7740,7 +7849,7 @@ func (x *Gates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gates.ProtoReflect.Descriptor instead.
 func (*Gates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{77}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Gates) GetSignal() SignalKind {
@@ -7802,7 +7911,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7814,7 +7923,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[78]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7827,7 +7936,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{78}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Pin) GetDigest() []byte {
@@ -7855,7 +7964,7 @@ type ToolCount struct {
 
 func (x *ToolCount) Reset() {
 	*x = ToolCount{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7867,7 +7976,7 @@ func (x *ToolCount) String() string {
 func (*ToolCount) ProtoMessage() {}
 
 func (x *ToolCount) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[79]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7880,7 +7989,7 @@ func (x *ToolCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCount.ProtoReflect.Descriptor instead.
 func (*ToolCount) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{79}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ToolCount) GetTool() string {
@@ -7918,7 +8027,7 @@ type More struct {
 
 func (x *More) Reset() {
 	*x = More{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7930,7 +8039,7 @@ func (x *More) String() string {
 func (*More) ProtoMessage() {}
 
 func (x *More) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[80]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7943,7 +8052,7 @@ func (x *More) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use More.ProtoReflect.Descriptor instead.
 func (*More) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{80}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *More) GetParent() string {
@@ -8001,7 +8110,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8013,7 +8122,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[81]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8026,7 +8135,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{81}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Held) GetHolder() string {
@@ -8120,7 +8229,7 @@ type HeldGates struct {
 
 func (x *HeldGates) Reset() {
 	*x = HeldGates{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8132,7 +8241,7 @@ func (x *HeldGates) String() string {
 func (*HeldGates) ProtoMessage() {}
 
 func (x *HeldGates) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[82]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8145,7 +8254,7 @@ func (x *HeldGates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldGates.ProtoReflect.Descriptor instead.
 func (*HeldGates) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{82}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *HeldGates) GetAsked() *Clock {
@@ -8196,7 +8305,7 @@ type Clock struct {
 
 func (x *Clock) Reset() {
 	*x = Clock{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8208,7 +8317,7 @@ func (x *Clock) String() string {
 func (*Clock) ProtoMessage() {}
 
 func (x *Clock) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[83]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8221,7 +8330,7 @@ func (x *Clock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clock.ProtoReflect.Descriptor instead.
 func (*Clock) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{83}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Clock) GetApproved() bool {
@@ -8264,7 +8373,7 @@ type Vote struct {
 
 func (x *Vote) Reset() {
 	*x = Vote{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8276,7 +8385,7 @@ func (x *Vote) String() string {
 func (*Vote) ProtoMessage() {}
 
 func (x *Vote) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[84]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8289,7 +8398,7 @@ func (x *Vote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vote.ProtoReflect.Descriptor instead.
 func (*Vote) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{84}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Vote) GetApprover() string {
@@ -8351,7 +8460,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8363,7 +8472,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[85]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8376,7 +8485,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{85}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Approval) GetDeadline() int64 {
@@ -8554,7 +8663,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8566,7 +8675,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[86]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8579,7 +8688,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{86}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Standing) GetOf() *StandingOf {
@@ -8630,7 +8739,7 @@ type Spent struct {
 
 func (x *Spent) Reset() {
 	*x = Spent{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8642,7 +8751,7 @@ func (x *Spent) String() string {
 func (*Spent) ProtoMessage() {}
 
 func (x *Spent) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[87]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8655,7 +8764,7 @@ func (x *Spent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spent.ProtoReflect.Descriptor instead.
 func (*Spent) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{87}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Spent) GetPool() string {
@@ -8699,7 +8808,7 @@ type Charged struct {
 
 func (x *Charged) Reset() {
 	*x = Charged{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8711,7 +8820,7 @@ func (x *Charged) String() string {
 func (*Charged) ProtoMessage() {}
 
 func (x *Charged) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[88]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8724,7 +8833,7 @@ func (x *Charged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charged.ProtoReflect.Descriptor instead.
 func (*Charged) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{88}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Charged) GetBudget() string {
@@ -8780,7 +8889,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8792,7 +8901,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[89]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8805,7 +8914,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{89}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Budget) GetParent() string {
@@ -8882,7 +8991,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8894,7 +9003,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[90]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8907,7 +9016,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{90}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Hold) GetPool() string {
@@ -8946,7 +9055,7 @@ type IDs struct {
 
 func (x *IDs) Reset() {
 	*x = IDs{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8958,7 +9067,7 @@ func (x *IDs) String() string {
 func (*IDs) ProtoMessage() {}
 
 func (x *IDs) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[91]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8971,7 +9080,7 @@ func (x *IDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IDs.ProtoReflect.Descriptor instead.
 func (*IDs) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{91}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *IDs) GetN() uint64 {
@@ -9012,7 +9121,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9024,7 +9133,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[92]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9037,7 +9146,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{92}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Pool) GetLeases() []*Lease {
@@ -9120,7 +9229,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9132,7 +9241,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[93]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9145,7 +9254,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{93}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Lease) GetHolder() string {
@@ -9224,7 +9333,7 @@ type QueuePlace struct {
 
 func (x *QueuePlace) Reset() {
 	*x = QueuePlace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9236,7 +9345,7 @@ func (x *QueuePlace) String() string {
 func (*QueuePlace) ProtoMessage() {}
 
 func (x *QueuePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[94]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9249,7 +9358,7 @@ func (x *QueuePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePlace.ProtoReflect.Descriptor instead.
 func (*QueuePlace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{94}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *QueuePlace) GetUntil() int64 {
@@ -9295,7 +9404,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9307,7 +9416,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[95]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9320,7 +9429,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{95}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Ticket) GetHolder() string {
@@ -9385,7 +9494,7 @@ type Client struct {
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9397,7 +9506,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[96]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9410,7 +9519,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{96}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Client) GetUsed() int64 {
@@ -9460,7 +9569,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9472,7 +9581,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[97]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9485,7 +9594,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{97}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Policy) GetTree() []byte {
@@ -9526,7 +9635,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9538,7 +9647,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[98]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9551,7 +9660,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{98}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Name) GetDigest() []byte {
@@ -9577,7 +9686,7 @@ type Pins struct {
 
 func (x *Pins) Reset() {
 	*x = Pins{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9589,7 +9698,7 @@ func (x *Pins) String() string {
 func (*Pins) ProtoMessage() {}
 
 func (x *Pins) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[99]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9602,7 +9711,7 @@ func (x *Pins) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pins.ProtoReflect.Descriptor instead.
 func (*Pins) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{99}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Pins) GetN() int64 {
@@ -9622,7 +9731,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9634,7 +9743,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[100]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9647,7 +9756,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{100}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *Counter) GetValue() *Value {
@@ -9677,7 +9786,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9689,7 +9798,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[101]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9702,7 +9811,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{101}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Namespace) GetForgotSessions() uint64 {
@@ -9750,7 +9859,7 @@ type Baseline struct {
 
 func (x *Baseline) Reset() {
 	*x = Baseline{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9762,7 +9871,7 @@ func (x *Baseline) String() string {
 func (*Baseline) ProtoMessage() {}
 
 func (x *Baseline) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[102]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9775,7 +9884,7 @@ func (x *Baseline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline.ProtoReflect.Descriptor instead.
 func (*Baseline) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{102}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Baseline) GetHash() []byte {
@@ -9801,7 +9910,7 @@ type Hash struct {
 
 func (x *Hash) Reset() {
 	*x = Hash{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9813,7 +9922,7 @@ func (x *Hash) String() string {
 func (*Hash) ProtoMessage() {}
 
 func (x *Hash) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[103]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9826,7 +9935,7 @@ func (x *Hash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hash.ProtoReflect.Descriptor instead.
 func (*Hash) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{103}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Hash) GetHash() string {
@@ -9848,7 +9957,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9860,7 +9969,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[104]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9873,7 +9982,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{104}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *List) GetLength() int64 {
@@ -9907,7 +10016,7 @@ type ListItem struct {
 
 func (x *ListItem) Reset() {
 	*x = ListItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9919,7 +10028,7 @@ func (x *ListItem) String() string {
 func (*ListItem) ProtoMessage() {}
 
 func (x *ListItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[105]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9932,7 +10041,7 @@ func (x *ListItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListItem.ProtoReflect.Descriptor instead.
 func (*ListItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{105}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListItem) GetText() string {
@@ -9961,7 +10070,7 @@ type Signals struct {
 
 func (x *Signals) Reset() {
 	*x = Signals{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9973,7 +10082,7 @@ func (x *Signals) String() string {
 func (*Signals) ProtoMessage() {}
 
 func (x *Signals) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[106]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9986,7 +10095,7 @@ func (x *Signals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signals.ProtoReflect.Descriptor instead.
 func (*Signals) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{106}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Signals) GetHalts() []*Halt {
@@ -10018,7 +10127,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10030,7 +10139,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[107]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10043,7 +10152,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{107}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Halt) GetTarget() *Target {
@@ -10100,7 +10209,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10112,7 +10221,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[108]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10125,7 +10234,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{108}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *SnapshotHeader) GetNow() int64 {
@@ -10159,7 +10268,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10171,7 +10280,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[109]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10184,7 +10293,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{109}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *SnapshotChunk) GetItems() []*SnapshotItem {
@@ -10205,7 +10314,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10217,7 +10326,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[110]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10230,7 +10339,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{110}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *SnapshotItem) GetKey() string {
@@ -10258,7 +10367,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10270,7 +10379,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_govnode_log_v1_log_proto_msgTypes[111]
+	mi := &file_govnode_log_v1_log_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10283,7 +10392,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{111}
+	return file_govnode_log_v1_log_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *SnapshotTrailer) GetCount() uint64 {
@@ -10308,7 +10417,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xa6\x12\n" +
+	"\bcommands\x18\x03 \x03(\fR\bcommands\"\xdf\x12\n" +
 	"\aCommand\x12*\n" +
 	"\x04open\x18\x01 \x01(\v2\x14.govnode.log.v1.OpenH\x00R\x04open\x12-\n" +
 	"\x05begin\x18\x02 \x01(\v2\x15.govnode.log.v1.BeginH\x00R\x05begin\x12'\n" +
@@ -10358,13 +10467,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"put_quotas\x18( \x01(\v2\x19.govnode.log.v1.PutQuotasH\x00R\tputQuotas\x124\n" +
 	"\bkeep_key\x18) \x01(\v2\x17.govnode.log.v1.KeepKeyH\x00R\akeepKey\x127\n" +
+	"\tuse_token\x18* \x01(\v2\x18.govnode.log.v1.UseTokenH\x00R\buseToken\x127\n" +
 	"\tauthority\x18d \x01(\v2\x19.govnode.log.v1.AuthorityR\tauthorityB\t\n" +
 	"\acommand\"q\n" +
 	"\tAuthority\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\x06R\tprincipal\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06behalf\x18\x03 \x01(\bR\x06behalf\x12\x18\n" +
-	"\aaudited\x18\x04 \x01(\fR\aaudited\"\xeb\x01\n" +
+	"\aaudited\x18\x04 \x01(\fR\aaudited\"\x93\x02\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
@@ -10376,7 +10486,9 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02by\x18\b \x01(\tR\x02by\x12\x14\n" +
 	"\x05label\x18\t \x01(\tR\x05label\x12 \n" +
 	"\venvironment\x18\n" +
-	" \x01(\tR\venvironment\"Q\n" +
+	" \x01(\tR\venvironment\x12\x12\n" +
+	"\x04node\x18\v \x01(\tR\x04node\x12\x12\n" +
+	"\x04used\x18\f \x01(\x03R\x04used\"Q\n" +
 	"\rDeniedSubject\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
@@ -10403,7 +10515,13 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\vRevokeToken\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"t\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"u\n" +
+	"\bUseToken\x12\x0e\n" +
+	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
+	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x0e\n" +
+	"\x02at\x18\x05 \x01(\x03R\x02at\"t\n" +
 	"\x04Deny\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x125\n" +
@@ -11202,7 +11320,7 @@ func file_govnode_log_v1_log_proto_rawDescGZIP() []byte {
 }
 
 var file_govnode_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_govnode_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
 var file_govnode_log_v1_log_proto_goTypes = []any{
 	(CallKind)(0),           // 0: govnode.log.v1.CallKind
 	(Status)(0),             // 1: govnode.log.v1.Status
@@ -11219,286 +11337,289 @@ var file_govnode_log_v1_log_proto_goTypes = []any{
 	(*Quotas)(nil),          // 12: govnode.log.v1.Quotas
 	(*PutToken)(nil),        // 13: govnode.log.v1.PutToken
 	(*RevokeToken)(nil),     // 14: govnode.log.v1.RevokeToken
-	(*Deny)(nil),            // 15: govnode.log.v1.Deny
-	(*Allow)(nil),           // 16: govnode.log.v1.Allow
-	(*PutQuotas)(nil),       // 17: govnode.log.v1.PutQuotas
-	(*KeepKey)(nil),         // 18: govnode.log.v1.KeepKey
-	(*Access)(nil),          // 19: govnode.log.v1.Access
-	(*Maker)(nil),           // 20: govnode.log.v1.Maker
-	(*Attr)(nil),            // 21: govnode.log.v1.Attr
-	(*Premise)(nil),         // 22: govnode.log.v1.Premise
-	(*Want)(nil),            // 23: govnode.log.v1.Want
-	(*RateWant)(nil),        // 24: govnode.log.v1.RateWant
-	(*Output)(nil),          // 25: govnode.log.v1.Output
-	(*Value)(nil),           // 26: govnode.log.v1.Value
-	(*ToolLimit)(nil),       // 27: govnode.log.v1.ToolLimit
-	(*KindLimit)(nil),       // 28: govnode.log.v1.KindLimit
-	(*Limits)(nil),          // 29: govnode.log.v1.Limits
-	(*Open)(nil),            // 30: govnode.log.v1.Open
-	(*Begin)(nil),           // 31: govnode.log.v1.Begin
-	(*Asking)(nil),          // 32: govnode.log.v1.Asking
-	(*Charge)(nil),          // 33: govnode.log.v1.Charge
-	(*Bill)(nil),            // 34: govnode.log.v1.Bill
-	(*End)(nil),             // 35: govnode.log.v1.End
-	(*Cancel)(nil),          // 36: govnode.log.v1.Cancel
-	(*Close)(nil),           // 37: govnode.log.v1.Close
-	(*Acquire)(nil),         // 38: govnode.log.v1.Acquire
-	(*Renew)(nil),           // 39: govnode.log.v1.Renew
-	(*Release)(nil),         // 40: govnode.log.v1.Release
-	(*ForceRelease)(nil),    // 41: govnode.log.v1.ForceRelease
-	(*PutPool)(nil),         // 42: govnode.log.v1.PutPool
-	(*DeletePool)(nil),      // 43: govnode.log.v1.DeletePool
-	(*PutPolicy)(nil),       // 44: govnode.log.v1.PutPolicy
-	(*DeletePolicy)(nil),    // 45: govnode.log.v1.DeletePolicy
-	(*Set)(nil),             // 46: govnode.log.v1.Set
-	(*Delete)(nil),          // 47: govnode.log.v1.Delete
-	(*Increment)(nil),       // 48: govnode.log.v1.Increment
-	(*Tick)(nil),            // 49: govnode.log.v1.Tick
-	(*Restore)(nil),         // 50: govnode.log.v1.Restore
-	(*PutHash)(nil),         // 51: govnode.log.v1.PutHash
-	(*Repair)(nil),          // 52: govnode.log.v1.Repair
-	(*PutRate)(nil),         // 53: govnode.log.v1.PutRate
-	(*DeleteRate)(nil),      // 54: govnode.log.v1.DeleteRate
-	(*TakeRate)(nil),        // 55: govnode.log.v1.TakeRate
-	(*PutBudget)(nil),       // 56: govnode.log.v1.PutBudget
-	(*AdjustBudget)(nil),    // 57: govnode.log.v1.AdjustBudget
-	(*DeleteBudget)(nil),    // 58: govnode.log.v1.DeleteBudget
-	(*Append)(nil),          // 59: govnode.log.v1.Append
-	(*DeleteList)(nil),      // 60: govnode.log.v1.DeleteList
-	(*Target)(nil),          // 61: govnode.log.v1.Target
-	(*Signal)(nil),          // 62: govnode.log.v1.Signal
-	(*Swept)(nil),           // 63: govnode.log.v1.Swept
-	(*Ask)(nil),             // 64: govnode.log.v1.Ask
-	(*Decide)(nil),          // 65: govnode.log.v1.Decide
-	(*CancelApproval)(nil),  // 66: govnode.log.v1.CancelApproval
-	(*StandingOf)(nil),      // 67: govnode.log.v1.StandingOf
-	(*PutStanding)(nil),     // 68: govnode.log.v1.PutStanding
-	(*DeleteStanding)(nil),  // 69: govnode.log.v1.DeleteStanding
-	(*Result)(nil),          // 70: govnode.log.v1.Result
-	(*Fold)(nil),            // 71: govnode.log.v1.Fold
-	(*ApprovalCount)(nil),   // 72: govnode.log.v1.ApprovalCount
-	(*BudgetCount)(nil),     // 73: govnode.log.v1.BudgetCount
-	(*After)(nil),           // 74: govnode.log.v1.After
-	(*PoolCounts)(nil),      // 75: govnode.log.v1.PoolCounts
-	(*Grant)(nil),           // 76: govnode.log.v1.Grant
-	(*Pressure)(nil),        // 77: govnode.log.v1.Pressure
-	(*Counters)(nil),        // 78: govnode.log.v1.Counters
-	(*Place)(nil),           // 79: govnode.log.v1.Place
-	(*Lapse)(nil),           // 80: govnode.log.v1.Lapse
-	(*Record)(nil),          // 81: govnode.log.v1.Record
-	(*Session)(nil),         // 82: govnode.log.v1.Session
-	(*Chain)(nil),           // 83: govnode.log.v1.Chain
-	(*Gates)(nil),           // 84: govnode.log.v1.Gates
-	(*Pin)(nil),             // 85: govnode.log.v1.Pin
-	(*ToolCount)(nil),       // 86: govnode.log.v1.ToolCount
-	(*More)(nil),            // 87: govnode.log.v1.More
-	(*Held)(nil),            // 88: govnode.log.v1.Held
-	(*HeldGates)(nil),       // 89: govnode.log.v1.HeldGates
-	(*Clock)(nil),           // 90: govnode.log.v1.Clock
-	(*Vote)(nil),            // 91: govnode.log.v1.Vote
-	(*Approval)(nil),        // 92: govnode.log.v1.Approval
-	(*Standing)(nil),        // 93: govnode.log.v1.Standing
-	(*Spent)(nil),           // 94: govnode.log.v1.Spent
-	(*Charged)(nil),         // 95: govnode.log.v1.Charged
-	(*Budget)(nil),          // 96: govnode.log.v1.Budget
-	(*Hold)(nil),            // 97: govnode.log.v1.Hold
-	(*IDs)(nil),             // 98: govnode.log.v1.IDs
-	(*Pool)(nil),            // 99: govnode.log.v1.Pool
-	(*Lease)(nil),           // 100: govnode.log.v1.Lease
-	(*QueuePlace)(nil),      // 101: govnode.log.v1.QueuePlace
-	(*Ticket)(nil),          // 102: govnode.log.v1.Ticket
-	(*Client)(nil),          // 103: govnode.log.v1.Client
-	(*Policy)(nil),          // 104: govnode.log.v1.Policy
-	(*Name)(nil),            // 105: govnode.log.v1.Name
-	(*Pins)(nil),            // 106: govnode.log.v1.Pins
-	(*Counter)(nil),         // 107: govnode.log.v1.Counter
-	(*Namespace)(nil),       // 108: govnode.log.v1.Namespace
-	(*Baseline)(nil),        // 109: govnode.log.v1.Baseline
-	(*Hash)(nil),            // 110: govnode.log.v1.Hash
-	(*List)(nil),            // 111: govnode.log.v1.List
-	(*ListItem)(nil),        // 112: govnode.log.v1.ListItem
-	(*Signals)(nil),         // 113: govnode.log.v1.Signals
-	(*Halt)(nil),            // 114: govnode.log.v1.Halt
-	(*SnapshotHeader)(nil),  // 115: govnode.log.v1.SnapshotHeader
-	(*SnapshotChunk)(nil),   // 116: govnode.log.v1.SnapshotChunk
-	(*SnapshotItem)(nil),    // 117: govnode.log.v1.SnapshotItem
-	(*SnapshotTrailer)(nil), // 118: govnode.log.v1.SnapshotTrailer
+	(*UseToken)(nil),        // 15: govnode.log.v1.UseToken
+	(*Deny)(nil),            // 16: govnode.log.v1.Deny
+	(*Allow)(nil),           // 17: govnode.log.v1.Allow
+	(*PutQuotas)(nil),       // 18: govnode.log.v1.PutQuotas
+	(*KeepKey)(nil),         // 19: govnode.log.v1.KeepKey
+	(*Access)(nil),          // 20: govnode.log.v1.Access
+	(*Maker)(nil),           // 21: govnode.log.v1.Maker
+	(*Attr)(nil),            // 22: govnode.log.v1.Attr
+	(*Premise)(nil),         // 23: govnode.log.v1.Premise
+	(*Want)(nil),            // 24: govnode.log.v1.Want
+	(*RateWant)(nil),        // 25: govnode.log.v1.RateWant
+	(*Output)(nil),          // 26: govnode.log.v1.Output
+	(*Value)(nil),           // 27: govnode.log.v1.Value
+	(*ToolLimit)(nil),       // 28: govnode.log.v1.ToolLimit
+	(*KindLimit)(nil),       // 29: govnode.log.v1.KindLimit
+	(*Limits)(nil),          // 30: govnode.log.v1.Limits
+	(*Open)(nil),            // 31: govnode.log.v1.Open
+	(*Begin)(nil),           // 32: govnode.log.v1.Begin
+	(*Asking)(nil),          // 33: govnode.log.v1.Asking
+	(*Charge)(nil),          // 34: govnode.log.v1.Charge
+	(*Bill)(nil),            // 35: govnode.log.v1.Bill
+	(*End)(nil),             // 36: govnode.log.v1.End
+	(*Cancel)(nil),          // 37: govnode.log.v1.Cancel
+	(*Close)(nil),           // 38: govnode.log.v1.Close
+	(*Acquire)(nil),         // 39: govnode.log.v1.Acquire
+	(*Renew)(nil),           // 40: govnode.log.v1.Renew
+	(*Release)(nil),         // 41: govnode.log.v1.Release
+	(*ForceRelease)(nil),    // 42: govnode.log.v1.ForceRelease
+	(*PutPool)(nil),         // 43: govnode.log.v1.PutPool
+	(*DeletePool)(nil),      // 44: govnode.log.v1.DeletePool
+	(*PutPolicy)(nil),       // 45: govnode.log.v1.PutPolicy
+	(*DeletePolicy)(nil),    // 46: govnode.log.v1.DeletePolicy
+	(*Set)(nil),             // 47: govnode.log.v1.Set
+	(*Delete)(nil),          // 48: govnode.log.v1.Delete
+	(*Increment)(nil),       // 49: govnode.log.v1.Increment
+	(*Tick)(nil),            // 50: govnode.log.v1.Tick
+	(*Restore)(nil),         // 51: govnode.log.v1.Restore
+	(*PutHash)(nil),         // 52: govnode.log.v1.PutHash
+	(*Repair)(nil),          // 53: govnode.log.v1.Repair
+	(*PutRate)(nil),         // 54: govnode.log.v1.PutRate
+	(*DeleteRate)(nil),      // 55: govnode.log.v1.DeleteRate
+	(*TakeRate)(nil),        // 56: govnode.log.v1.TakeRate
+	(*PutBudget)(nil),       // 57: govnode.log.v1.PutBudget
+	(*AdjustBudget)(nil),    // 58: govnode.log.v1.AdjustBudget
+	(*DeleteBudget)(nil),    // 59: govnode.log.v1.DeleteBudget
+	(*Append)(nil),          // 60: govnode.log.v1.Append
+	(*DeleteList)(nil),      // 61: govnode.log.v1.DeleteList
+	(*Target)(nil),          // 62: govnode.log.v1.Target
+	(*Signal)(nil),          // 63: govnode.log.v1.Signal
+	(*Swept)(nil),           // 64: govnode.log.v1.Swept
+	(*Ask)(nil),             // 65: govnode.log.v1.Ask
+	(*Decide)(nil),          // 66: govnode.log.v1.Decide
+	(*CancelApproval)(nil),  // 67: govnode.log.v1.CancelApproval
+	(*StandingOf)(nil),      // 68: govnode.log.v1.StandingOf
+	(*PutStanding)(nil),     // 69: govnode.log.v1.PutStanding
+	(*DeleteStanding)(nil),  // 70: govnode.log.v1.DeleteStanding
+	(*Result)(nil),          // 71: govnode.log.v1.Result
+	(*Fold)(nil),            // 72: govnode.log.v1.Fold
+	(*ApprovalCount)(nil),   // 73: govnode.log.v1.ApprovalCount
+	(*BudgetCount)(nil),     // 74: govnode.log.v1.BudgetCount
+	(*After)(nil),           // 75: govnode.log.v1.After
+	(*PoolCounts)(nil),      // 76: govnode.log.v1.PoolCounts
+	(*Grant)(nil),           // 77: govnode.log.v1.Grant
+	(*Pressure)(nil),        // 78: govnode.log.v1.Pressure
+	(*Counters)(nil),        // 79: govnode.log.v1.Counters
+	(*Place)(nil),           // 80: govnode.log.v1.Place
+	(*Lapse)(nil),           // 81: govnode.log.v1.Lapse
+	(*Record)(nil),          // 82: govnode.log.v1.Record
+	(*Session)(nil),         // 83: govnode.log.v1.Session
+	(*Chain)(nil),           // 84: govnode.log.v1.Chain
+	(*Gates)(nil),           // 85: govnode.log.v1.Gates
+	(*Pin)(nil),             // 86: govnode.log.v1.Pin
+	(*ToolCount)(nil),       // 87: govnode.log.v1.ToolCount
+	(*More)(nil),            // 88: govnode.log.v1.More
+	(*Held)(nil),            // 89: govnode.log.v1.Held
+	(*HeldGates)(nil),       // 90: govnode.log.v1.HeldGates
+	(*Clock)(nil),           // 91: govnode.log.v1.Clock
+	(*Vote)(nil),            // 92: govnode.log.v1.Vote
+	(*Approval)(nil),        // 93: govnode.log.v1.Approval
+	(*Standing)(nil),        // 94: govnode.log.v1.Standing
+	(*Spent)(nil),           // 95: govnode.log.v1.Spent
+	(*Charged)(nil),         // 96: govnode.log.v1.Charged
+	(*Budget)(nil),          // 97: govnode.log.v1.Budget
+	(*Hold)(nil),            // 98: govnode.log.v1.Hold
+	(*IDs)(nil),             // 99: govnode.log.v1.IDs
+	(*Pool)(nil),            // 100: govnode.log.v1.Pool
+	(*Lease)(nil),           // 101: govnode.log.v1.Lease
+	(*QueuePlace)(nil),      // 102: govnode.log.v1.QueuePlace
+	(*Ticket)(nil),          // 103: govnode.log.v1.Ticket
+	(*Client)(nil),          // 104: govnode.log.v1.Client
+	(*Policy)(nil),          // 105: govnode.log.v1.Policy
+	(*Name)(nil),            // 106: govnode.log.v1.Name
+	(*Pins)(nil),            // 107: govnode.log.v1.Pins
+	(*Counter)(nil),         // 108: govnode.log.v1.Counter
+	(*Namespace)(nil),       // 109: govnode.log.v1.Namespace
+	(*Baseline)(nil),        // 110: govnode.log.v1.Baseline
+	(*Hash)(nil),            // 111: govnode.log.v1.Hash
+	(*List)(nil),            // 112: govnode.log.v1.List
+	(*ListItem)(nil),        // 113: govnode.log.v1.ListItem
+	(*Signals)(nil),         // 114: govnode.log.v1.Signals
+	(*Halt)(nil),            // 115: govnode.log.v1.Halt
+	(*SnapshotHeader)(nil),  // 116: govnode.log.v1.SnapshotHeader
+	(*SnapshotChunk)(nil),   // 117: govnode.log.v1.SnapshotChunk
+	(*SnapshotItem)(nil),    // 118: govnode.log.v1.SnapshotItem
+	(*SnapshotTrailer)(nil), // 119: govnode.log.v1.SnapshotTrailer
 }
 var file_govnode_log_v1_log_proto_depIdxs = []int32{
-	30,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
-	31,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
-	35,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
-	36,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
-	37,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
-	38,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
-	39,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
-	40,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
-	41,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
-	42,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
-	43,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
-	44,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
-	45,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
-	46,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
-	47,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
-	48,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
-	49,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
-	50,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
-	51,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
-	52,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
-	62,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
-	63,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
-	64,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
-	65,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
-	66,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
-	68,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
-	69,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
-	53,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
-	54,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
-	55,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
-	56,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
-	57,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
-	58,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
-	59,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
-	60,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
+	31,  // 0: govnode.log.v1.Command.open:type_name -> govnode.log.v1.Open
+	32,  // 1: govnode.log.v1.Command.begin:type_name -> govnode.log.v1.Begin
+	36,  // 2: govnode.log.v1.Command.end:type_name -> govnode.log.v1.End
+	37,  // 3: govnode.log.v1.Command.cancel:type_name -> govnode.log.v1.Cancel
+	38,  // 4: govnode.log.v1.Command.close:type_name -> govnode.log.v1.Close
+	39,  // 5: govnode.log.v1.Command.acquire:type_name -> govnode.log.v1.Acquire
+	40,  // 6: govnode.log.v1.Command.renew:type_name -> govnode.log.v1.Renew
+	41,  // 7: govnode.log.v1.Command.release:type_name -> govnode.log.v1.Release
+	42,  // 8: govnode.log.v1.Command.force_release:type_name -> govnode.log.v1.ForceRelease
+	43,  // 9: govnode.log.v1.Command.put_pool:type_name -> govnode.log.v1.PutPool
+	44,  // 10: govnode.log.v1.Command.delete_pool:type_name -> govnode.log.v1.DeletePool
+	45,  // 11: govnode.log.v1.Command.put_policy:type_name -> govnode.log.v1.PutPolicy
+	46,  // 12: govnode.log.v1.Command.delete_policy:type_name -> govnode.log.v1.DeletePolicy
+	47,  // 13: govnode.log.v1.Command.set:type_name -> govnode.log.v1.Set
+	48,  // 14: govnode.log.v1.Command.delete:type_name -> govnode.log.v1.Delete
+	49,  // 15: govnode.log.v1.Command.increment:type_name -> govnode.log.v1.Increment
+	50,  // 16: govnode.log.v1.Command.tick:type_name -> govnode.log.v1.Tick
+	51,  // 17: govnode.log.v1.Command.restore:type_name -> govnode.log.v1.Restore
+	52,  // 18: govnode.log.v1.Command.put_hash:type_name -> govnode.log.v1.PutHash
+	53,  // 19: govnode.log.v1.Command.repair:type_name -> govnode.log.v1.Repair
+	63,  // 20: govnode.log.v1.Command.signal:type_name -> govnode.log.v1.Signal
+	64,  // 21: govnode.log.v1.Command.swept:type_name -> govnode.log.v1.Swept
+	65,  // 22: govnode.log.v1.Command.ask:type_name -> govnode.log.v1.Ask
+	66,  // 23: govnode.log.v1.Command.decide:type_name -> govnode.log.v1.Decide
+	67,  // 24: govnode.log.v1.Command.cancel_approval:type_name -> govnode.log.v1.CancelApproval
+	69,  // 25: govnode.log.v1.Command.put_standing:type_name -> govnode.log.v1.PutStanding
+	70,  // 26: govnode.log.v1.Command.delete_standing:type_name -> govnode.log.v1.DeleteStanding
+	54,  // 27: govnode.log.v1.Command.put_rate:type_name -> govnode.log.v1.PutRate
+	55,  // 28: govnode.log.v1.Command.delete_rate:type_name -> govnode.log.v1.DeleteRate
+	56,  // 29: govnode.log.v1.Command.take_rate:type_name -> govnode.log.v1.TakeRate
+	57,  // 30: govnode.log.v1.Command.put_budget:type_name -> govnode.log.v1.PutBudget
+	58,  // 31: govnode.log.v1.Command.adjust_budget:type_name -> govnode.log.v1.AdjustBudget
+	59,  // 32: govnode.log.v1.Command.delete_budget:type_name -> govnode.log.v1.DeleteBudget
+	60,  // 33: govnode.log.v1.Command.append:type_name -> govnode.log.v1.Append
+	61,  // 34: govnode.log.v1.Command.delete_list:type_name -> govnode.log.v1.DeleteList
 	13,  // 35: govnode.log.v1.Command.put_token:type_name -> govnode.log.v1.PutToken
 	14,  // 36: govnode.log.v1.Command.revoke_token:type_name -> govnode.log.v1.RevokeToken
-	15,  // 37: govnode.log.v1.Command.deny:type_name -> govnode.log.v1.Deny
-	16,  // 38: govnode.log.v1.Command.allow:type_name -> govnode.log.v1.Allow
-	17,  // 39: govnode.log.v1.Command.put_quotas:type_name -> govnode.log.v1.PutQuotas
-	18,  // 40: govnode.log.v1.Command.keep_key:type_name -> govnode.log.v1.KeepKey
-	9,   // 41: govnode.log.v1.Command.authority:type_name -> govnode.log.v1.Authority
-	20,  // 42: govnode.log.v1.PutToken.by:type_name -> govnode.log.v1.Maker
-	10,  // 43: govnode.log.v1.PutToken.token:type_name -> govnode.log.v1.Token
-	20,  // 44: govnode.log.v1.RevokeToken.by:type_name -> govnode.log.v1.Maker
-	20,  // 45: govnode.log.v1.Deny.by:type_name -> govnode.log.v1.Maker
-	11,  // 46: govnode.log.v1.Deny.denied:type_name -> govnode.log.v1.DeniedSubject
-	20,  // 47: govnode.log.v1.Allow.by:type_name -> govnode.log.v1.Maker
-	20,  // 48: govnode.log.v1.PutQuotas.by:type_name -> govnode.log.v1.Maker
-	12,  // 49: govnode.log.v1.PutQuotas.quotas:type_name -> govnode.log.v1.Quotas
-	20,  // 50: govnode.log.v1.KeepKey.by:type_name -> govnode.log.v1.Maker
-	10,  // 51: govnode.log.v1.Access.tokens:type_name -> govnode.log.v1.Token
-	11,  // 52: govnode.log.v1.Access.denied:type_name -> govnode.log.v1.DeniedSubject
-	12,  // 53: govnode.log.v1.Access.quotas:type_name -> govnode.log.v1.Quotas
-	2,   // 54: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
-	0,   // 55: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
-	27,  // 56: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
-	28,  // 57: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
-	21,  // 58: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
-	0,   // 59: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
-	22,  // 60: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
-	23,  // 61: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
-	32,  // 62: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
-	24,  // 63: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
-	33,  // 64: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
-	1,   // 65: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
-	25,  // 66: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
-	34,  // 67: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
-	20,  // 68: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
-	20,  // 69: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
-	20,  // 70: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
-	20,  // 71: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
-	29,  // 72: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
-	20,  // 73: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
-	20,  // 74: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
-	26,  // 75: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
-	20,  // 76: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
-	20,  // 77: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
-	20,  // 78: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
-	20,  // 79: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
-	20,  // 80: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
-	20,  // 81: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
-	20,  // 82: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
-	20,  // 83: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
-	20,  // 84: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
-	20,  // 85: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
-	20,  // 86: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
-	3,   // 87: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
-	20,  // 88: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
-	61,  // 89: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
-	4,   // 90: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
-	61,  // 91: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
-	20,  // 92: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
-	20,  // 93: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
-	20,  // 94: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
-	3,   // 95: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
-	20,  // 96: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
-	67,  // 97: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
-	20,  // 98: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
-	76,  // 99: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
-	77,  // 100: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
-	78,  // 101: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
-	79,  // 102: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
-	80,  // 103: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
-	74,  // 104: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
-	114, // 105: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
-	72,  // 106: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
-	73,  // 107: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
-	83,  // 108: govnode.log.v1.Result.chain:type_name -> govnode.log.v1.Chain
-	71,  // 109: govnode.log.v1.Result.folds:type_name -> govnode.log.v1.Fold
-	83,  // 110: govnode.log.v1.Fold.chain:type_name -> govnode.log.v1.Chain
-	83,  // 111: govnode.log.v1.Fold.into:type_name -> govnode.log.v1.Chain
-	5,   // 112: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
-	82,  // 113: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
-	75,  // 114: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
-	92,  // 115: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
-	93,  // 116: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
-	82,  // 117: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
-	99,  // 118: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
-	103, // 119: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
-	104, // 120: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
-	105, // 121: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
-	106, // 122: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
-	107, // 123: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
-	108, // 124: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
-	109, // 125: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
-	110, // 126: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
-	113, // 127: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
-	92,  // 128: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
-	93,  // 129: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
-	96,  // 130: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
-	111, // 131: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
-	112, // 132: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
-	19,  // 133: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
-	6,   // 134: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
-	85,  // 135: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
-	86,  // 136: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
-	88,  // 137: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
-	98,  // 138: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
-	87,  // 139: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
-	84,  // 140: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
-	83,  // 141: govnode.log.v1.Session.chain:type_name -> govnode.log.v1.Chain
-	4,   // 142: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
-	29,  // 143: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
-	21,  // 144: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
-	97,  // 145: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
-	0,   // 146: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
-	89,  // 147: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
-	90,  // 148: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
-	94,  // 149: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
-	95,  // 150: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
-	91,  // 151: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
-	5,   // 152: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
-	0,   // 153: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
-	67,  // 154: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
-	100, // 155: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
-	102, // 156: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
-	101, // 157: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
-	88,  // 158: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
-	98,  // 159: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
-	83,  // 160: govnode.log.v1.Client.chain:type_name -> govnode.log.v1.Chain
-	85,  // 161: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
-	26,  // 162: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
-	83,  // 163: govnode.log.v1.Namespace.chain:type_name -> govnode.log.v1.Chain
-	114, // 164: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
-	61,  // 165: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
-	4,   // 166: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
-	117, // 167: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
-	81,  // 168: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
-	169, // [169:169] is the sub-list for method output_type
-	169, // [169:169] is the sub-list for method input_type
-	169, // [169:169] is the sub-list for extension type_name
-	169, // [169:169] is the sub-list for extension extendee
-	0,   // [0:169] is the sub-list for field type_name
+	16,  // 37: govnode.log.v1.Command.deny:type_name -> govnode.log.v1.Deny
+	17,  // 38: govnode.log.v1.Command.allow:type_name -> govnode.log.v1.Allow
+	18,  // 39: govnode.log.v1.Command.put_quotas:type_name -> govnode.log.v1.PutQuotas
+	19,  // 40: govnode.log.v1.Command.keep_key:type_name -> govnode.log.v1.KeepKey
+	15,  // 41: govnode.log.v1.Command.use_token:type_name -> govnode.log.v1.UseToken
+	9,   // 42: govnode.log.v1.Command.authority:type_name -> govnode.log.v1.Authority
+	21,  // 43: govnode.log.v1.PutToken.by:type_name -> govnode.log.v1.Maker
+	10,  // 44: govnode.log.v1.PutToken.token:type_name -> govnode.log.v1.Token
+	21,  // 45: govnode.log.v1.RevokeToken.by:type_name -> govnode.log.v1.Maker
+	21,  // 46: govnode.log.v1.UseToken.by:type_name -> govnode.log.v1.Maker
+	21,  // 47: govnode.log.v1.Deny.by:type_name -> govnode.log.v1.Maker
+	11,  // 48: govnode.log.v1.Deny.denied:type_name -> govnode.log.v1.DeniedSubject
+	21,  // 49: govnode.log.v1.Allow.by:type_name -> govnode.log.v1.Maker
+	21,  // 50: govnode.log.v1.PutQuotas.by:type_name -> govnode.log.v1.Maker
+	12,  // 51: govnode.log.v1.PutQuotas.quotas:type_name -> govnode.log.v1.Quotas
+	21,  // 52: govnode.log.v1.KeepKey.by:type_name -> govnode.log.v1.Maker
+	10,  // 53: govnode.log.v1.Access.tokens:type_name -> govnode.log.v1.Token
+	11,  // 54: govnode.log.v1.Access.denied:type_name -> govnode.log.v1.DeniedSubject
+	12,  // 55: govnode.log.v1.Access.quotas:type_name -> govnode.log.v1.Quotas
+	2,   // 56: govnode.log.v1.Premise.fact:type_name -> govnode.log.v1.Fact
+	0,   // 57: govnode.log.v1.KindLimit.kind:type_name -> govnode.log.v1.CallKind
+	28,  // 58: govnode.log.v1.Limits.per_tool:type_name -> govnode.log.v1.ToolLimit
+	29,  // 59: govnode.log.v1.Limits.kinds:type_name -> govnode.log.v1.KindLimit
+	22,  // 60: govnode.log.v1.Open.attributes:type_name -> govnode.log.v1.Attr
+	0,   // 61: govnode.log.v1.Begin.kind:type_name -> govnode.log.v1.CallKind
+	23,  // 62: govnode.log.v1.Begin.seen:type_name -> govnode.log.v1.Premise
+	24,  // 63: govnode.log.v1.Begin.pools:type_name -> govnode.log.v1.Want
+	33,  // 64: govnode.log.v1.Begin.asking:type_name -> govnode.log.v1.Asking
+	25,  // 65: govnode.log.v1.Begin.rates:type_name -> govnode.log.v1.RateWant
+	34,  // 66: govnode.log.v1.Begin.budgets:type_name -> govnode.log.v1.Charge
+	1,   // 67: govnode.log.v1.End.status:type_name -> govnode.log.v1.Status
+	26,  // 68: govnode.log.v1.End.output:type_name -> govnode.log.v1.Output
+	35,  // 69: govnode.log.v1.End.spent:type_name -> govnode.log.v1.Bill
+	21,  // 70: govnode.log.v1.ForceRelease.by:type_name -> govnode.log.v1.Maker
+	21,  // 71: govnode.log.v1.PutPool.by:type_name -> govnode.log.v1.Maker
+	21,  // 72: govnode.log.v1.DeletePool.by:type_name -> govnode.log.v1.Maker
+	21,  // 73: govnode.log.v1.PutPolicy.by:type_name -> govnode.log.v1.Maker
+	30,  // 74: govnode.log.v1.PutPolicy.limits:type_name -> govnode.log.v1.Limits
+	21,  // 75: govnode.log.v1.DeletePolicy.by:type_name -> govnode.log.v1.Maker
+	21,  // 76: govnode.log.v1.Set.by:type_name -> govnode.log.v1.Maker
+	27,  // 77: govnode.log.v1.Set.value:type_name -> govnode.log.v1.Value
+	21,  // 78: govnode.log.v1.Delete.by:type_name -> govnode.log.v1.Maker
+	21,  // 79: govnode.log.v1.Increment.by:type_name -> govnode.log.v1.Maker
+	21,  // 80: govnode.log.v1.PutHash.by:type_name -> govnode.log.v1.Maker
+	21,  // 81: govnode.log.v1.Repair.by:type_name -> govnode.log.v1.Maker
+	21,  // 82: govnode.log.v1.PutRate.by:type_name -> govnode.log.v1.Maker
+	21,  // 83: govnode.log.v1.DeleteRate.by:type_name -> govnode.log.v1.Maker
+	21,  // 84: govnode.log.v1.PutBudget.by:type_name -> govnode.log.v1.Maker
+	21,  // 85: govnode.log.v1.AdjustBudget.by:type_name -> govnode.log.v1.Maker
+	21,  // 86: govnode.log.v1.DeleteBudget.by:type_name -> govnode.log.v1.Maker
+	21,  // 87: govnode.log.v1.Append.by:type_name -> govnode.log.v1.Maker
+	21,  // 88: govnode.log.v1.DeleteList.by:type_name -> govnode.log.v1.Maker
+	3,   // 89: govnode.log.v1.Target.scope:type_name -> govnode.log.v1.SignalScope
+	21,  // 90: govnode.log.v1.Signal.by:type_name -> govnode.log.v1.Maker
+	62,  // 91: govnode.log.v1.Signal.target:type_name -> govnode.log.v1.Target
+	4,   // 92: govnode.log.v1.Signal.signal:type_name -> govnode.log.v1.SignalKind
+	62,  // 93: govnode.log.v1.Swept.target:type_name -> govnode.log.v1.Target
+	21,  // 94: govnode.log.v1.Ask.by:type_name -> govnode.log.v1.Maker
+	21,  // 95: govnode.log.v1.Decide.by:type_name -> govnode.log.v1.Maker
+	21,  // 96: govnode.log.v1.CancelApproval.by:type_name -> govnode.log.v1.Maker
+	3,   // 97: govnode.log.v1.StandingOf.scope:type_name -> govnode.log.v1.SignalScope
+	21,  // 98: govnode.log.v1.PutStanding.by:type_name -> govnode.log.v1.Maker
+	68,  // 99: govnode.log.v1.PutStanding.of:type_name -> govnode.log.v1.StandingOf
+	21,  // 100: govnode.log.v1.DeleteStanding.by:type_name -> govnode.log.v1.Maker
+	77,  // 101: govnode.log.v1.Result.grants:type_name -> govnode.log.v1.Grant
+	78,  // 102: govnode.log.v1.Result.pressure:type_name -> govnode.log.v1.Pressure
+	79,  // 103: govnode.log.v1.Result.counters:type_name -> govnode.log.v1.Counters
+	80,  // 104: govnode.log.v1.Result.queue:type_name -> govnode.log.v1.Place
+	81,  // 105: govnode.log.v1.Result.lapsed:type_name -> govnode.log.v1.Lapse
+	75,  // 106: govnode.log.v1.Result.after:type_name -> govnode.log.v1.After
+	115, // 107: govnode.log.v1.Result.signal:type_name -> govnode.log.v1.Halt
+	73,  // 108: govnode.log.v1.Result.approval:type_name -> govnode.log.v1.ApprovalCount
+	74,  // 109: govnode.log.v1.Result.budgets:type_name -> govnode.log.v1.BudgetCount
+	84,  // 110: govnode.log.v1.Result.chain:type_name -> govnode.log.v1.Chain
+	72,  // 111: govnode.log.v1.Result.folds:type_name -> govnode.log.v1.Fold
+	84,  // 112: govnode.log.v1.Fold.chain:type_name -> govnode.log.v1.Chain
+	84,  // 113: govnode.log.v1.Fold.into:type_name -> govnode.log.v1.Chain
+	5,   // 114: govnode.log.v1.ApprovalCount.state:type_name -> govnode.log.v1.ApprovalState
+	83,  // 115: govnode.log.v1.After.session:type_name -> govnode.log.v1.Session
+	76,  // 116: govnode.log.v1.After.pool:type_name -> govnode.log.v1.PoolCounts
+	93,  // 117: govnode.log.v1.After.approval:type_name -> govnode.log.v1.Approval
+	94,  // 118: govnode.log.v1.After.standing:type_name -> govnode.log.v1.Standing
+	83,  // 119: govnode.log.v1.Record.session:type_name -> govnode.log.v1.Session
+	100, // 120: govnode.log.v1.Record.pool:type_name -> govnode.log.v1.Pool
+	104, // 121: govnode.log.v1.Record.client:type_name -> govnode.log.v1.Client
+	105, // 122: govnode.log.v1.Record.policy:type_name -> govnode.log.v1.Policy
+	106, // 123: govnode.log.v1.Record.name:type_name -> govnode.log.v1.Name
+	107, // 124: govnode.log.v1.Record.pins:type_name -> govnode.log.v1.Pins
+	108, // 125: govnode.log.v1.Record.counter:type_name -> govnode.log.v1.Counter
+	109, // 126: govnode.log.v1.Record.namespace:type_name -> govnode.log.v1.Namespace
+	110, // 127: govnode.log.v1.Record.baseline:type_name -> govnode.log.v1.Baseline
+	111, // 128: govnode.log.v1.Record.hash:type_name -> govnode.log.v1.Hash
+	114, // 129: govnode.log.v1.Record.signals:type_name -> govnode.log.v1.Signals
+	93,  // 130: govnode.log.v1.Record.approval:type_name -> govnode.log.v1.Approval
+	94,  // 131: govnode.log.v1.Record.standing:type_name -> govnode.log.v1.Standing
+	97,  // 132: govnode.log.v1.Record.budget:type_name -> govnode.log.v1.Budget
+	112, // 133: govnode.log.v1.Record.list:type_name -> govnode.log.v1.List
+	113, // 134: govnode.log.v1.Record.list_item:type_name -> govnode.log.v1.ListItem
+	20,  // 135: govnode.log.v1.Record.access:type_name -> govnode.log.v1.Access
+	6,   // 136: govnode.log.v1.Session.phase:type_name -> govnode.log.v1.Phase
+	86,  // 137: govnode.log.v1.Session.pin:type_name -> govnode.log.v1.Pin
+	87,  // 138: govnode.log.v1.Session.tools:type_name -> govnode.log.v1.ToolCount
+	89,  // 139: govnode.log.v1.Session.open:type_name -> govnode.log.v1.Held
+	99,  // 140: govnode.log.v1.Session.ids:type_name -> govnode.log.v1.IDs
+	88,  // 141: govnode.log.v1.Session.more:type_name -> govnode.log.v1.More
+	85,  // 142: govnode.log.v1.Session.gates:type_name -> govnode.log.v1.Gates
+	84,  // 143: govnode.log.v1.Session.chain:type_name -> govnode.log.v1.Chain
+	4,   // 144: govnode.log.v1.Gates.signal:type_name -> govnode.log.v1.SignalKind
+	30,  // 145: govnode.log.v1.Pin.limits:type_name -> govnode.log.v1.Limits
+	22,  // 146: govnode.log.v1.More.attributes:type_name -> govnode.log.v1.Attr
+	98,  // 147: govnode.log.v1.Held.pools:type_name -> govnode.log.v1.Hold
+	0,   // 148: govnode.log.v1.Held.kind:type_name -> govnode.log.v1.CallKind
+	90,  // 149: govnode.log.v1.Held.gates:type_name -> govnode.log.v1.HeldGates
+	91,  // 150: govnode.log.v1.HeldGates.asked:type_name -> govnode.log.v1.Clock
+	95,  // 151: govnode.log.v1.HeldGates.rates:type_name -> govnode.log.v1.Spent
+	96,  // 152: govnode.log.v1.HeldGates.charges:type_name -> govnode.log.v1.Charged
+	92,  // 153: govnode.log.v1.Approval.votes:type_name -> govnode.log.v1.Vote
+	5,   // 154: govnode.log.v1.Approval.end:type_name -> govnode.log.v1.ApprovalState
+	0,   // 155: govnode.log.v1.Approval.kind:type_name -> govnode.log.v1.CallKind
+	68,  // 156: govnode.log.v1.Standing.of:type_name -> govnode.log.v1.StandingOf
+	101, // 157: govnode.log.v1.Pool.leases:type_name -> govnode.log.v1.Lease
+	103, // 158: govnode.log.v1.Pool.queue:type_name -> govnode.log.v1.Ticket
+	102, // 159: govnode.log.v1.Lease.place:type_name -> govnode.log.v1.QueuePlace
+	89,  // 160: govnode.log.v1.Client.open:type_name -> govnode.log.v1.Held
+	99,  // 161: govnode.log.v1.Client.ids:type_name -> govnode.log.v1.IDs
+	84,  // 162: govnode.log.v1.Client.chain:type_name -> govnode.log.v1.Chain
+	86,  // 163: govnode.log.v1.Policy.pin:type_name -> govnode.log.v1.Pin
+	27,  // 164: govnode.log.v1.Counter.value:type_name -> govnode.log.v1.Value
+	84,  // 165: govnode.log.v1.Namespace.chain:type_name -> govnode.log.v1.Chain
+	115, // 166: govnode.log.v1.Signals.halts:type_name -> govnode.log.v1.Halt
+	62,  // 167: govnode.log.v1.Halt.target:type_name -> govnode.log.v1.Target
+	4,   // 168: govnode.log.v1.Halt.signal:type_name -> govnode.log.v1.SignalKind
+	118, // 169: govnode.log.v1.SnapshotChunk.items:type_name -> govnode.log.v1.SnapshotItem
+	82,  // 170: govnode.log.v1.SnapshotItem.record:type_name -> govnode.log.v1.Record
+	171, // [171:171] is the sub-list for method output_type
+	171, // [171:171] is the sub-list for method input_type
+	171, // [171:171] is the sub-list for extension type_name
+	171, // [171:171] is the sub-list for extension extendee
+	0,   // [0:171] is the sub-list for field type_name
 }
 
 func init() { file_govnode_log_v1_log_proto_init() }
@@ -11548,8 +11669,9 @@ func file_govnode_log_v1_log_proto_init() {
 		(*Command_Allow)(nil),
 		(*Command_PutQuotas)(nil),
 		(*Command_KeepKey)(nil),
+		(*Command_UseToken)(nil),
 	}
-	file_govnode_log_v1_log_proto_msgTypes[74].OneofWrappers = []any{
+	file_govnode_log_v1_log_proto_msgTypes[75].OneofWrappers = []any{
 		(*Record_Session)(nil),
 		(*Record_Pool)(nil),
 		(*Record_Client)(nil),
@@ -11574,7 +11696,7 @@ func file_govnode_log_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_govnode_log_v1_log_proto_rawDesc), len(file_govnode_log_v1_log_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   112,
+			NumMessages:   113,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
