@@ -135,7 +135,7 @@ func hash(text string) (h session.Digest, err error) {
 // ReadAnchors reads the anchors that were kept elsewhere: lines of logs, of which those
 // of another type are passed over.
 func (k *Against) ReadAnchors(name string, text io.Reader) error {
-	v := &verifier{nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]session.Digest{}, folded: map[Link]bool{}}
+	v := &verifier{nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]asked{}, folded: map[session.Key][]*folded{}}
 	if err := v.read(File{name, text}); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}

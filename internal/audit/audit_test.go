@@ -105,6 +105,97 @@ func TestThroughWhatIsUnknown(t *testing.T) {
 	require.Contains(t, lost[0], "change 2 of")
 }
 
+// Nor are several of them in a row, or behind all that is known: before the head of the
+// state, and before the line that says how the chain ended.
+func TestThroughSeveralThatAreUnknown(t *testing.T) {
+	k, ns := session.SessionKey("n", "s"), session.NamespaceKey("n")
+	say := func(call string) []byte {
+		s := SayOf(&session.Begin{NS: "n", Session: "s", Call: call}, &session.Authority{})
+		return s.Text()
+	}
+	known := func(c *session.Chain, said []byte) string {
+		return fmt.Sprintf(`{"event_type":"change","namespace":"n","change":{"chain":%q,"said":%s,"n":%d,"generation":0,"head":"%x","code":%d}`, k, said, c.N, c.Head[:], session.Admitted)
+	}
+	unknown := func(said []byte) string {
+		return fmt.Sprintf(`{"event_type":"change","namespace":"n","change":{"chain":%q,"said":%s}`, k, said)
+	}
+	ended := func(c *session.Chain) string {
+		f := session.Fold{Key: k, Chain: *c}
+		into := (*session.Chain)(nil).Next(0, session.Done, f.Audited())
+		return fmt.Sprintf(`{"fold":{"chain":%q,"n":1,"generation":0,"head":"%x","of":{"chain":%q,"n":%d,"generation":0,"head":"%x"}}`, ns, into.Head[:], k, c.N, c.Head[:])
+	}
+	first := (*session.Chain)(nil).Next(0, session.Admitted, Digest(say("a")))
+	second := first.Next(0, session.Denied, Digest(say("b")))
+	third := second.Next(0, session.Admitted, Digest(say("c")))
+	fourth := third.Next(0, session.Admitted, Digest(say("d")))
+	for name, test := range map[string]struct {
+		lines []string
+		head  *session.Chain
+		wrong string
+	}{
+		"two in a row":                {[]string{known(first, say("a")), unknown(say("c")), unknown(say("b")), unknown(say("b")), known(fourth, say("d"))}, fourth, ""},
+		"from the beginning":          {[]string{unknown(say("b")), unknown(say("a")), known(third, say("c"))}, third, ""},
+		"before the head":             {[]string{known(first, say("a")), unknown(say("c")), unknown(say("b"))}, third, ""},
+		"all of them":                 {[]string{unknown(say("a")), unknown(say("b"))}, second, ""},
+		"before the end":              {[]string{known(first, say("a")), unknown(say("b")), ended(second)}, nil, ""},
+		"one of two in a row":         {[]string{known(first, say("a")), unknown(say("c")), known(fourth, say("d"))}, fourth, "change 3 of"},
+		"none before the head":        {[]string{known(first, say("a")), unknown(say("c"))}, second, "lines are missing at the end"},
+		"none of all":                 {[]string{unknown(say("b"))}, first, "no file has one of them"},
+		"none before the end":         {[]string{known(first, say("a")), unknown(say("c")), ended(second)}, nil, "ended with change 2, of which no file has a line"},
+		"another outcome than it had": {[]string{known(first, say("a")), unknown(say("b")), strings.Replace(known(third, say("c")), `"code":1`, `"code":3`, 1)}, third, "which is change 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tail := Tail{Node: "n"}
+			heads := &Heads{}
+			if c := test.head; c != nil {
+				heads.Links = []Link{{Chain: k, N: c.N, Head: hex.EncodeToString(c.Head[:])}}
+			} else {
+				f := session.Fold{Key: k, Chain: *second}
+				into := (*session.Chain)(nil).Next(0, session.Done, f.Audited())
+				heads.Links = []Link{{Chain: ns, N: 1, Head: hex.EncodeToString(into.Head[:])}}
+			}
+			r, err := Verify([]File{{Name: "f", Text: strings.NewReader(sealedLines(&tail, test.lines...))}}, Against{Heads: heads})
+			require.NoError(t, err)
+			if test.wrong == "" {
+				require.Empty(t, r.Problems)
+				return
+			}
+			require.NotEmpty(t, r.Problems)
+			require.Contains(t, r.Problems[0].What, test.wrong)
+		})
+	}
+}
+
+// Calls that were made together, and lost together, are many.
+func TestThroughManyThatAreUnknown(t *testing.T) {
+	k := session.SessionKey("n", "s")
+	line := func(i int, c *session.Chain) (text string, said []byte) {
+		s := SayOf(&session.Begin{NS: "n", Session: "s", Call: fmt.Sprint(i)}, &session.Authority{})
+		link := ""
+		if c != nil {
+			next := c.Next(0, session.Admitted, Digest(s.Text()))
+			link = fmt.Sprintf(`,"n":%d,"generation":0,"head":"%x"`, next.N, next.Head[:])
+		}
+		return fmt.Sprintf(`{"event_type":"change","namespace":"n","change":{"chain":%q,"said":%s%s,"code":%d}`, k, s.Text(), link, session.Admitted), s.Text()
+	}
+	tail, at := Tail{Node: "n"}, &session.Chain{}
+	var lines []string
+	for i := range 12 {
+		lost, said := line(i, nil)
+		known, _ := line(i, at)
+		at = at.Next(0, session.Admitted, Digest(said))
+		if i == 0 || i == 11 {
+			lines = append(lines, known)
+		} else {
+			lines = append(lines, lost)
+		}
+	}
+	other, _ := line(100, nil) // which was not applied
+	require.Empty(t, problems(t, sealedLines(&tail, append([]string{other}, lines...)...)))
+	tail = Tail{Node: "n"}
+	require.Len(t, problems(t, sealedLines(&tail, append(lines[:3:3], lines[4:]...)...)), 1)
+}
+
 // What is said has no arguments, outputs, values or secrets, whatever the command.
 func TestNothingSecretIsSaid(t *testing.T) {
 	const canary = "canary-of-a-secret"

@@ -34,8 +34,7 @@ func (t *Tail) Seal(lines []byte, from int) []byte { return t.end(t.place(lines)
 // place says whose line it is and which.
 func (t *Tail) place(lines []byte) []byte {
 	t.Seq++
-	node, _ := json.Marshal(t.Node)
-	lines = append(append(lines, `,"node":`...), node...)
+	lines = appendText(lines, `,"node":`, t.Node)
 	return strconv.AppendUint(append(lines, `,"seq":`...), t.Seq, 10)
 }
 
@@ -128,7 +127,7 @@ type Link struct {
 }
 
 // A Change is what became of a command. Without a link nobody knows whether it was
-// applied.
+// applied, or its node knows an answer and not whether that was the first.
 type Change struct {
 	Link
 	Said json.RawMessage `json:"said"`

@@ -3,9 +3,11 @@ package audit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/session"
@@ -49,7 +51,7 @@ func SayOf(c session.Command, a *session.Authority) Said {
 			s.Judged = "allow"
 		}
 	case *session.End:
-		s.Session, s.Call, s.How = c.Session, c.Call, fmt.Sprintf("status %d, %d tokens", c.Status, c.Tokens)
+		s.Session, s.Call, s.How = c.Session, c.Call, "status "+strconv.Itoa(int(c.Status))+", "+strconv.FormatInt(c.Tokens, 10)+" tokens"
 	case *session.Cancel:
 		s.Session, s.Call, s.Client = c.Session, c.Call, c.Client
 	case *session.Close:
@@ -140,9 +142,15 @@ func SayOf(c session.Command, a *session.Authority) Said {
 	case *session.PutToken:
 		s.by(c.By)
 		s.Name, s.How = c.Token.ID, fmt.Sprintf("roles %b, until %d, by %s", c.Token.Roles, c.Token.Expires, c.Token.By)
+		if c.Token.Node != "" {
+			s.How += ", for node " + c.Token.Node
+		}
 	case *session.RevokeToken:
 		s.by(c.By)
 		s.Name = c.ID
+	case *session.UseToken:
+		s.by(c.By)
+		s.Name, s.How = c.ID, "by node "+c.Node
 	case *session.Deny:
 		s.by(c.By)
 		s.Name = c.Denied.Subject
@@ -169,11 +177,40 @@ func forced(yes bool) string {
 
 // Text is the form of which Digest is taken, and that stands in the line.
 func (s *Said) Text() []byte {
-	text, err := json.Marshal(s)
-	if err != nil {
-		panic(fmt.Sprintf("audit: %v", err)) // it is made of texts and numbers
+	b := appendText(make([]byte, 0, 320), `{"do":`, s.Do)
+	b = appendText(b, `,"namespace":`, s.Namespace)
+	b = appendSaid(b, `,"principal":`, s.Principal)
+	if s.Behalf {
+		b = append(b, `,"behalf":true`...)
 	}
-	return text
+	b = appendSaid(b, `,"client":`, s.Client)
+	b = appendSaid(b, `,"request_id":`, s.Request)
+	b = appendSaid(b, `,"session_id":`, s.Session)
+	b = appendSaid(b, `,"call_id":`, s.Call)
+	b = appendSaid(b, `,"agent_id":`, s.Agent)
+	b = appendSaid(b, `,"tool_name":`, s.Tool)
+	b = appendSaid(b, `,"name":`, s.Name)
+	b = appendSaid(b, `,"policy_digest":`, s.Digest)
+	if s.Rule > 0 {
+		b = strconv.AppendUint(append(b, `,"rule":`...), uint64(s.Rule), 10)
+	}
+	b = appendSaid(b, `,"judged":`, s.Judged)
+	b = appendSaid(b, `,"vote":`, s.Vote)
+	b = appendSaid(b, `,"how":`, s.How)
+	return append(b, '}')
+}
+
+func appendText(b []byte, field, text string) []byte {
+	b, _ = jsontext.AppendQuote(append(b, field...), text) // what is not UTF-8 is replaced
+	return b
+}
+
+// appendSaid is appendText of what is left out where there is none.
+func appendSaid(b []byte, field, text string) []byte {
+	if text == "" {
+		return b
+	}
+	return appendText(b, field, text)
 }
 
 // Digest is the digest of a text that was said.

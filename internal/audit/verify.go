@@ -88,9 +88,21 @@ type verifier struct {
 	nodes   map[string][]*placed
 	order   []string
 	links   map[session.Key][]*link
-	unknown map[session.Key][]session.Digest
-	folded  map[Link]bool
+	unknown map[session.Key][]asked
+	folded  map[session.Key][]*folded
 	against Against
+}
+
+// An asked is a change that its node has not learned the outcome of.
+type asked struct {
+	digest session.Digest // of what was said
+	likely []session.Code // that it has had, if it was applied
+}
+
+// A folded is a chain as it ended, by the line that says so.
+type folded struct {
+	Link
+	from *placed
 }
 
 // maxLine bounds a line; nodes write shorter ones.
@@ -100,8 +112,8 @@ const maxLine = 4 << 20
 // is known. The error is one of reading.
 func Verify(files []File, against Against) (*Report, error) {
 	v := &verifier{
-		nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]session.Digest{},
-		folded: map[Link]bool{}, against: against,
+		nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]asked{},
+		folded: map[session.Key][]*folded{}, against: against,
 	}
 	for _, f := range files {
 		if err := v.read(f); err != nil {
@@ -169,7 +181,11 @@ func (v *verifier) note(at *placed) {
 		}
 		digest := Digest(c.Said)
 		if c.N == 0 {
-			v.unknown[c.Chain] = append(v.unknown[c.Chain], digest)
+			a := asked{digest, said.likely()}
+			if c.Code != session.Done && !c.Code.Failure() { // of a repeat, which is mostly the first outcome
+				a.likely = []session.Code{c.Code}
+			}
+			v.unknown[c.Chain] = append(v.unknown[c.Chain], a)
 			return
 		}
 		v.links[c.Chain] = append(v.links[c.Chain], &link{Link: c.Link, code: c.Code, audited: digest, from: at, at: at.At})
@@ -180,7 +196,7 @@ func (v *verifier) note(at *placed) {
 			v.wrong(at, "the chain that ended cannot be read: %v", err)
 			return
 		}
-		v.folded[f.Of] = true
+		v.folded[f.Of.Chain] = append(v.folded[f.Of.Chain], &folded{f.Of, at})
 		fold := session.Fold{Key: f.Of.Chain, Chain: *of}
 		v.links[f.Chain] = append(v.links[f.Chain], &link{Link: f.Link, code: session.Done, audited: fold.Audited(), from: at, at: at.At})
 	}
@@ -193,6 +209,23 @@ func (s *Said) isBy(name string) bool {
 		who := session.PrincipalOf(ns, name)
 		return s.Principal == hex.EncodeToString(who[:])
 	})
+}
+
+// likely are the outcomes that such a change has most often.
+func (s *Said) likely() []session.Code {
+	switch s.Do {
+	case "Begin":
+		return []session.Code{session.Admitted, session.Denied, session.Queued}
+	case "Acquire", "TakeRate":
+		return []session.Code{session.Admitted, session.Queued}
+	case "End":
+		return []session.Code{session.Ended}
+	case "Release":
+		return []session.Code{session.Released}
+	case "Cancel":
+		return []session.Code{session.WaitCancelled}
+	}
+	return []session.Code{session.Done}
 }
 
 func (l *Link) chain() (*session.Chain, error) {
@@ -257,7 +290,7 @@ func (v *verifier) chains() {
 	if v.against.Heads != nil {
 		for _, h := range v.against.Heads.Links {
 			live[h.Chain] = h
-			if v.links[h.Chain] == nil {
+			if v.links[h.Chain] == nil && !v.through(&h, h.is, 0, nil) {
 				v.wrong(nil, "the state has %d changes of %q, and no file has one of them", h.N, h.Chain)
 			}
 		}
@@ -289,7 +322,7 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 				found, b.last = true, false
 			}
 		}
-		if found || v.throughUnknown(l, byN[l.N-2]) {
+		if found || v.through(&l.Link, l.follows, 1, byN) {
 			continue
 		}
 		if l.N > 1 && len(before) == 0 {
@@ -298,13 +331,15 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		}
 		v.wrong(l.from, "change %d of %q does not follow from the one before: what was said or its outcome is not what was written", l.N, k)
 	}
+	for _, f := range v.folded[k] {
+		if !v.ends(f.Link, all, byN) {
+			v.wrong(f.from, "%q ended with change %d, of which no file has a line: removed, or lost when its node was killed", k, f.N)
+		}
+	}
 	if !v.against.Heads.covers(k) {
 		return
 	}
-	found := !live
-	for _, l := range all {
-		found = found || l.Link == head
-	}
+	found := !live || v.ends(head, all, byN)
 	if !found {
 		last := all[len(all)-1]
 		switch {
@@ -316,7 +351,7 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		return
 	}
 	for _, l := range all {
-		if !l.last || v.folded[l.Link] || live && (l.Link == head || l.N > head.N || l.Generation < head.Generation) {
+		if !l.last || live && (l.Link == head || l.N > head.N || l.Generation < head.Generation) {
 			continue
 		}
 		if at, err := time.Parse(time.RFC3339Nano, l.at); !live && err == nil && at.After(v.against.Heads.At.Add(-time.Second)) {
@@ -331,33 +366,111 @@ func (l *link) follows(c *session.Chain) bool {
 	return next.N == l.N && hex.EncodeToString(next.Head[:]) == l.Head
 }
 
-// throughUnknown reports whether a link follows from one that its node has not learned
-// the outcome of, by any outcome that it may have had.
-func (v *verifier) throughUnknown(l *link, before []*link) bool {
-	asked := v.unknown[l.Chain]
-	if len(asked) == 0 || l.N < 2 {
-		return false
-	}
-	var from []*session.Chain
-	if l.N == 2 {
-		from = append(from, nil)
-	}
-	for _, b := range before {
-		if c, err := b.chain(); err == nil {
-			from = append(from, c)
-			b.last = false
+// ends reports whether a chain comes to a link, and notes what does.
+func (v *verifier) ends(at Link, all []*link, byN map[uint64][]*link) bool {
+	for _, l := range all {
+		if l.Link == at {
+			l.last = false
+			return true
 		}
 	}
-	for _, c := range from {
-		for _, digest := range asked {
-			for code := range session.Codes {
-				for g := l.Generation; ; g-- {
-					if between := c.Next(g, session.Code(code), digest); l.follows(between) {
-						return true
-					}
-					if g == 0 || l.Generation-g >= 1 {
-						break
-					}
+	return v.through(&at, at.is, 0, byN)
+}
+
+// is reports whether a chain stands there.
+func (l *Link) is(c *session.Chain) bool {
+	return c != nil && c.N == l.N && c.Generation == l.Generation && hex.EncodeToString(c.Head[:]) == l.Head
+}
+
+const (
+	// maxUnknown is through how many changes in a row whose outcomes nobody has learned
+	// a chain is followed.
+	maxUnknown = 16
+	// maxTried bounds what is tried for that, in each way.
+	maxTried = 1 << 16
+)
+
+// A search is for changes without a link between two places of a chain.
+type search struct {
+	to      *Link
+	reaches func(*session.Chain) bool
+	inOrder bool // of their lines
+	all     bool // outcomes, and not the likely ones alone
+	tried   int
+}
+
+var everyCode = func() (all []session.Code) {
+	for code := range session.Codes {
+		if code := session.Code(code); !code.Failure() {
+			all = append(all, code)
+		}
+	}
+	return all
+}()
+
+// through reports whether a chain comes to a link by changes that their nodes have not
+// learned the outcomes of, by any outcomes that these may have had. More changes follow
+// behind them, which reaches looks at.
+func (v *verifier) through(to *Link, reaches func(*session.Chain) bool, more uint64, byN map[uint64][]*link) bool {
+	all := v.unknown[to.Chain]
+	for gap := uint64(1); gap <= min(maxUnknown, uint64(len(all))) && gap+more <= to.N; gap++ {
+		n := to.N - more - gap // of the last one that is known
+		if n > 0 && len(byN[n]) == 0 {
+			continue
+		}
+		for _, s := range []search{{inOrder: true}, {}, {all: true}} {
+			s.to, s.reaches = to, reaches
+			if n == 0 && s.try(nil, gap, all) {
+				return true
+			}
+			for _, l := range byN[n] {
+				if c, err := l.chain(); err == nil && s.try(c, gap, all) {
+					l.last = false
+					return true
+				}
+			}
+		}
+		if n > 0 {
+			return false // what is before that is known too
+		}
+	}
+	return false
+}
+
+// try adds so many links of those changes to a chain.
+func (s *search) try(c *session.Chain, gap uint64, all []asked) bool {
+	if gap == 0 {
+		return s.reaches(c)
+	}
+	since := uint32(0)
+	if c != nil {
+		since = c.Generation
+	}
+	for i, a := range all {
+		if uint64(len(all)) < gap || s.inOrder && uint64(len(all)-i) < gap {
+			return false
+		}
+		if slices.ContainsFunc(all[:i], func(b asked) bool { return b.digest == a.digest }) {
+			continue // several nodes may have asked for it
+		}
+		rest := all[i+1:]
+		if !s.inOrder {
+			rest = slices.Concat(all[:i], rest)
+		}
+		codes := a.likely
+		if s.all {
+			codes = everyCode
+		}
+		for _, code := range codes {
+			for g := s.to.Generation; ; g-- {
+				if s.tried++; s.tried > maxTried {
+					return false
+				}
+				if s.try(c.Next(g, code, a.digest), gap-1, rest) {
+					return true
+				}
+				if g <= since || s.to.Generation-g >= 1 {
+					break
 				}
 			}
 		}
