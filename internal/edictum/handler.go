@@ -21,6 +21,7 @@ import (
 
 	"example.com/govnode/client"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/lobby"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -199,6 +200,7 @@ func (h *Handler) known(r *http.Request) (*http.Request, Key, scope, error) {
 	scheme, token, _ := strings.Cut(shown, " ")
 	unknown := refuse(http.StatusUnauthorized, "Authorization: send Bearer and a key or a token that this service knows")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || !strings.HasPrefix(token, "gn_") {
+		lobby.Wrong(r.Context())
 		return r, Key{}, nil, unknown
 	}
 	r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))

@@ -155,6 +155,27 @@ func (s *Source) PeerClientConfig(expected string, protocols ...string) *tls.Con
 	return c
 }
 
+// PinnedClientConfig is PeerClientConfig where none but one authority may vouch for the
+// other end, which is known by its fingerprint.
+func (s *Source) PinnedClientConfig(authority []byte, expected string, protocols ...string) *tls.Config {
+	c := s.PeerClientConfig(expected, protocols...)
+	known := c.VerifyConnection
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := known(state); err != nil {
+			return err
+		}
+		pool := x509.NewCertPool()
+		for _, cert := range s.only(authority) {
+			pool.AddCert(cert)
+		}
+		if _, err := verify(state.PeerCertificates, pool, c); err != nil {
+			return stranger("the authority that vouches for the node there is not the one that is asked for: %v", err)
+		}
+		return nil
+	}
+	return c
+}
+
 // verify is what crypto/tls does with the certificate of a server, but for the
 // name of its host.
 func verify(certs []*x509.Certificate, pool *x509.CertPool, c *tls.Config) ([][]*x509.Certificate, error) {
@@ -203,13 +224,27 @@ func (s *Source) DialNode(dial func(ctx context.Context, network, address string
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, handshakeIn)
-		defer cancel()
-		c := tls.Client(conn, s.PeerClientConfig(meant(address), protocols...))
-		if err := c.HandshakeContext(ctx); err != nil {
-			_ = conn.Close() // the handshake may have closed it
-			return nil, fmt.Errorf("%s: %w", address, err)
-		}
-		return c, nil
+		return handshake(ctx, conn, address, s.PeerClientConfig(meant(address), protocols...))
 	}
+}
+
+// DialPinned opens a connection to a node as PinnedClientConfig has it, for HTTP/1.1.
+func (s *Source) DialPinned(ctx context.Context, network, address string, authority []byte, node string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return handshake(ctx, conn, address, s.PinnedClientConfig(authority, node, "http/1.1"))
+}
+
+// handshake makes that of a client.
+func handshake(ctx context.Context, conn net.Conn, address string, config *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeIn)
+	defer cancel()
+	c := tls.Client(conn, config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = conn.Close() // the handshake may have closed it
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	return c, nil
 }

@@ -1,7 +1,9 @@
 package pki
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -141,15 +143,7 @@ func (s *Source) checkOwn(l *loaded) error {
 	case l.pool == nil:
 		return nil
 	}
-	// What others will find, apart from an end of it that has come.
-	at := s.o.Now()
-	if at.After(leaf.NotAfter) {
-		at = leaf.NotAfter
-	}
-	chains, err := leaf.Verify(x509.VerifyOptions{
-		Roots: l.pool, Intermediates: between(l.cert), CurrentTime: at,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
+	chains, err := l.vouchers(s.o.Now())
 	if err == nil && !vouched(chains, s.o.Cluster) {
 		err = errors.New("that authority is another cluster's")
 	}
@@ -157,6 +151,19 @@ func (s *Source) checkOwn(l *loaded) error {
 		return fmt.Errorf("the certificate %s is not one that the authorities in %s vouch for: %w; name the ca.crt beside whose key it was made", cert, s.o.CA, err)
 	}
 	return nil
+}
+
+// vouchers are the chains from the own certificate to authorities, as others will find
+// them, apart from an end of it that has come.
+func (l *loaded) vouchers(at time.Time) ([][]*x509.Certificate, error) {
+	leaf := l.cert.Leaf
+	if at.After(leaf.NotAfter) {
+		at = leaf.NotAfter
+	}
+	return leaf.Verify(x509.VerifyOptions{
+		Roots: l.pool, Intermediates: between(l.cert), CurrentTime: at,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
 }
 
 func between(c *tls.Certificate) *x509.CertPool {
@@ -179,6 +186,39 @@ func (s *Source) Identity() (Identity, bool) {
 		return Identity{}, false
 	}
 	return IdentityOf(c.Leaf)
+}
+
+// Fingerprint is that of a certificate: the SHA-256 of its DER.
+func Fingerprint(cert *x509.Certificate) []byte {
+	sum := sha256.Sum256(cert.Raw)
+	return sum[:]
+}
+
+// Authority returns the fingerprint of the authority that vouches for the certificate
+// that is shown; nil where none of those in the file does.
+func (s *Source) Authority() []byte {
+	l := s.loaded.Load()
+	if l.cert == nil || l.pool == nil {
+		return nil
+	}
+	chains, err := l.vouchers(s.o.Now())
+	if err != nil {
+		return nil
+	}
+	return Fingerprint(chains[0][len(chains[0])-1])
+}
+
+// Trusts reports whether the authority of a fingerprint is in the file.
+func (s *Source) Trusts(authority []byte) bool { return len(s.only(authority)) > 0 }
+
+// only returns the authorities of a fingerprint.
+func (s *Source) only(authority []byte) (all []*x509.Certificate) {
+	for _, c := range s.loaded.Load().cas {
+		if bytes.Equal(Fingerprint(c), authority) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // HasCA reports whether there are authorities other than those of the system.

@@ -400,3 +400,28 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorContains(t, load(func(*Options) {}), "does not say whose it is")
 	require.NoError(t, load(func(o *Options) { o.CA = "" }))
 }
+
+// A connection that is pinned to an authority is made to a node for whom that one
+// vouches, whoever else is trusted; and a node knows who vouches for it.
+func TestPinnedToAnAuthority(t *testing.T) {
+	ca, next := newCA(t, "govnode"), newCA(t, "govnode")
+	load := func(p *Pair, cas ...*Pair) *Source { return newFolder(t).write(t, p, cas...).load(t, "") }
+	a, b := load(issue(t, ca, Node, "a"), ca, next), load(issue(t, next, Node, "b"), ca, next)
+	require.Equal(t, Fingerprint(ca.Certificate), a.Authority())
+	require.Equal(t, Fingerprint(next.Certificate), b.Authority())
+	require.NotEqual(t, a.Authority(), b.Authority())
+	require.True(t, a.Trusts(b.Authority()))
+	require.False(t, load(issue(t, ca, Node, "c"), ca).Trusts(b.Authority()))
+
+	joins := load(issue(t, ca, Node, "c"), ca, next)
+	_, _, called := shake(t, a.ServerConfig(AuthNone), joins.PinnedClientConfig(a.Authority(), "a", "http/1.1"))
+	require.NoError(t, called)
+	var foreign *Stranger
+	_, _, called = shake(t, b.ServerConfig(AuthNone), joins.PinnedClientConfig(a.Authority(), "b", "http/1.1"))
+	require.ErrorAs(t, called, &foreign)
+	require.ErrorContains(t, called, "is not the one that is asked for")
+	_, _, called = shake(t, a.ServerConfig(AuthNone), joins.PinnedClientConfig(a.Authority(), "b", "http/1.1"))
+	require.ErrorContains(t, called, "node b was expected there")
+	_, _, called = shake(t, a.ServerConfig(AuthNone), joins.PinnedClientConfig(nil, "a", "http/1.1"))
+	require.Error(t, called, "nobody is asked for")
+}

@@ -158,10 +158,10 @@ func TestRolesOfEachMethod(t *testing.T) {
 		role        v1.Role
 	}
 	callers := []caller{{name: "nobody"}, {name: "stranger", token: "gn_team.none." + secret}}
-	for i, r := range allRoles {
+	for i, r := range append(slices.Clone(allRoles), joinerRole...) {
 		callers = append(callers, caller{access.RoleName(r), n.token("team", fmt.Sprint("role", i), []v1.Role{r}), "team", r})
 	}
-	for i, r := range []v1.Role{v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR} {
+	for i, r := range append(slices.Clone(allRoles), joinerRole...) {
 		callers = append(callers, caller{"cluster-" + access.RoleName(r), n.token(session.ClusterNamespace, fmt.Sprint("cluster", i), []v1.Role{r}), session.ClusterNamespace, r})
 	}
 	h := n.h2Client()
@@ -175,9 +175,9 @@ func TestRolesOfEachMethod(t *testing.T) {
 					may := slices.Contains(m.Roles, c.role)
 					switch m.Scope {
 					case v1.Scope_SCOPE_SELF:
-						may = true
+						may = c.role != v1.Role_ROLE_JOINER
 					case v1.Scope_SCOPE_ITEMS:
-						may = !cluster
+						may = !cluster && c.role != v1.Role_ROLE_JOINER
 					case v1.Scope_SCOPE_NAMESPACE:
 						may = may && !cluster
 					case v1.Scope_SCOPE_CLUSTER:
@@ -197,50 +197,64 @@ func TestRolesOfEachMethod(t *testing.T) {
 	}
 }
 
-// Each kind of item in a batch and in a stream is held to its own method.
+// Each kind of item in a batch and in a stream is held to its own method, by each role, in
+// each protocol.
 func TestRolesOfEachItem(t *testing.T) {
 	n := startAsking(t)
-	items := []*v1.Operation{
-		{Op: &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t"}}},
-		{Op: &v1.Operation_End{End: &v1.EndCallRequest{SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED}}},
-		{Op: &v1.Operation_Cancel{Cancel: &v1.CancelCallRequest{SessionId: "s", CallId: "c"}}},
-		{Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "s"}}},
-		{Op: &v1.Operation_Renew{Renew: &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{Pool: "q", SlotId: "s"}}}}},
-		{Op: &v1.Operation_Release{Release: &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s"}}},
-		{Op: &v1.Operation_Take{Take: &v1.TakeRateRequest{Rate: "r", RequestId: "i"}}},
+	methods, err := access.ReadMethods()
+	require.NoError(t, err)
+	var items []*v1.Operation
+	var own []*access.Method
+	for _, x := range []struct {
+		method string
+		op     *v1.Operation
+	}{
+		{govnodev1connect.CallServiceBeginCallProcedure, &v1.Operation{Op: &v1.Operation_Begin{Begin: &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t"}}}},
+		{govnodev1connect.CallServiceEndCallProcedure, &v1.Operation{Op: &v1.Operation_End{End: &v1.EndCallRequest{SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED}}}},
+		{govnodev1connect.CallServiceCancelCallProcedure, &v1.Operation{Op: &v1.Operation_Cancel{Cancel: &v1.CancelCallRequest{SessionId: "s", CallId: "c"}}}},
+		{govnodev1connect.SlotServiceAcquireSlotProcedure, &v1.Operation{Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "s"}}}},
+		{govnodev1connect.SlotServiceRenewSlotsProcedure, &v1.Operation{Op: &v1.Operation_Renew{Renew: &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{Pool: "q", SlotId: "s"}}}}}},
+		{govnodev1connect.SlotServiceReleaseSlotProcedure, &v1.Operation{Op: &v1.Operation_Release{Release: &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s"}}}},
+		{govnodev1connect.LimitServiceTakeRateProcedure, &v1.Operation{Op: &v1.Operation_Take{Take: &v1.TakeRateRequest{Rate: "r", RequestId: "i"}}}},
+	} {
+		items, own = append(items, x.op), append(own, methods[x.method])
+		x.op.Tag = uint64(len(items))
 	}
 	kinds := (&v1.Operation{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields().Len()
 	require.Len(t, items, kinds, "one of each kind")
-	for i, op := range items {
-		op.Tag = uint64(i + 1)
-	}
 	for i, r := range allRoles {
-		t.Run(access.RoleName(r), func(t *testing.T) {
-			c := n.as(n.token("team", fmt.Sprint("item", i), []v1.Role{r}))
-			check := func(results []*v1.OperationResult) {
-				require.Len(t, results, len(items))
-				for _, res := range results {
-					refused := res.GetError().GetReason() == fault.ReasonForbidden
-					require.Equal(t, r != v1.Role_ROLE_AGENT, refused, "%v", res)
+		token := n.token("team", fmt.Sprint("item", i), []v1.Role{r})
+		for protocol, opts := range protocols {
+			t.Run(protocol+" "+access.RoleName(r), func(t *testing.T) {
+				c := n.h2(append(slices.Clone(opts), connect.WithInterceptors(bearer{token: token}))...)
+				check := func(results []*v1.OperationResult) {
+					require.Len(t, results, len(items))
+					seen := map[uint64]bool{}
+					for _, res := range results {
+						seen[res.Tag] = true
+						refused := res.GetError().GetReason() == fault.ReasonForbidden
+						require.Equal(t, !slices.Contains(own[res.Tag-1].Roles, r), refused, "%v", res)
+					}
+					require.Len(t, seen, len(items))
 				}
-			}
-			res, err := c.calls.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: items})
-			require.NoError(t, err)
-			check(res.Results)
-
-			s, err := c.calls.Exchange(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, s.Send(&v1.ExchangeRequest{Frames: items}))
-			var all []*v1.OperationResult
-			for len(all) < len(items) {
-				m, err := s.Receive()
+				res, err := c.calls.BatchCalls(t.Context(), &v1.BatchCallsRequest{Operations: items})
 				require.NoError(t, err)
-				all = append(all, m.Answers...)
-			}
-			check(all)
-			require.NoError(t, s.CloseRequest())
-			require.NoError(t, s.CloseResponse())
-		})
+				check(res.Results)
+
+				s, err := c.calls.Exchange(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, s.Send(&v1.ExchangeRequest{Frames: items}))
+				var all []*v1.OperationResult
+				for len(all) < len(items) {
+					m, err := s.Receive()
+					require.NoError(t, err)
+					all = append(all, m.Answers...)
+				}
+				check(all)
+				require.NoError(t, s.CloseRequest())
+				require.NoError(t, s.CloseResponse())
+			})
+		}
 	}
 }
 

@@ -164,14 +164,19 @@ func (k *digestKey) of(ns string) engine.ContextHash {
 	if k == nil {
 		return engine.ContextHash{}
 	}
+	return engine.ContextHash{Keyed: true, Key: k.derived(context.Background(), "govnode.context.1", ns)}
+}
+
+// derived is a key for one use in a namespace; nil while that of the state is not known.
+func (k *digestKey) derived(ctx context.Context, use, ns string) []byte {
 	key := k.known.Load()
-	if key == nil && k.take(context.Background()) {
+	if key == nil && k.take(ctx) {
 		key = k.known.Load()
 	}
 	if key == nil {
-		return engine.ContextHash{Keyed: true}
+		return nil
 	}
 	mac := hmac.New(sha256.New, key[:])
-	_, _ = mac.Write([]byte("govnode.context.1\x00" + ns))
-	return engine.ContextHash{Keyed: true, Key: mac.Sum(nil)}
+	_, _ = mac.Write([]byte(use + "\x00" + ns))
+	return mac.Sum(nil)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -107,6 +108,7 @@ func TestBodyLimits(t *testing.T) {
 	require.NoError(t, z.Close())
 	_, answer = n.post("CallService/BeginCall", bomb.String(), "Content-Encoding", "gzip")
 	require.Equal(t, "resource_exhausted", answer["code"])
+	require.Contains(t, answer["message"], "unable to determine message size", "it was unpacked to its end")
 	_, answer = n.post("CallService/BeginCall", `{"arguments":`+strings.Repeat(`{"a":`, 20_000)+strings.Repeat("}", 20_000)+"}")
 	require.Equal(t, "invalid_argument", answer["code"])
 	require.Contains(t, answer["message"], "nested too deeply")
@@ -330,6 +332,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	require.Contains(t, page, `gov_requests_total{code="ok",method="BeginCall",service="CallService"} 1`)
 	require.NotContains(t, page, `"s"`, "never a label per session")
 
+	_, err = lobby.New(lobby.Config{Connections: 1, Outside: 1, Registry: registry}) // what stands before the server
+	require.NoError(t, err)
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	var shown []string

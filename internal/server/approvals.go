@@ -18,7 +18,7 @@ import (
 // newApprovals makes the service of approvals.
 func (s *Server) newApprovals() *approvals.Service {
 	return &approvals.Service{
-		Store: s.store, Now: s.cfg.Now, NewID: s.cfg.NewID, Waits: s.waits,
+		Store: s.store, Now: s.cfg.Now, NewID: s.cfg.NewID, Waits: s.waits, Seal: s.seals.seal, Open: s.seals.show,
 		Rule: func(ctx context.Context, ns string, policy session.Digest, rule uint16) string {
 			p, err := s.policies.Cache.Compiled(ctx, ns, policy)
 			if err != nil {

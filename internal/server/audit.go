@@ -4,17 +4,20 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
 )
 
@@ -33,6 +36,7 @@ type auditor struct {
 	store   order.Reader
 	names   principals
 	key     *digestKey // of digests of arguments; nil where they have none
+	away    away
 }
 
 // add adds a line of an operation, which is written before the operation is
@@ -245,6 +249,52 @@ func (a *auditor) repaired(t *order.Trace, c *session.Repair) {
 		return a.happened(l, "ids_repaired", "", "", c.NS).number("newer_than", c.NewerThan).
 			text("holder_client", c.Client).text("client", c.By.Client).text("request_id", c.By.Request)
 	})
+}
+
+// member writes that somebody changed the members.
+func (a *auditor) member(ctx context.Context, event, node, address string) {
+	a.add(order.TraceOf(ctx), func(l line) line {
+		return a.happened(l, event, "", "", session.ClusterNamespace).text("name", node).text("address", address)
+	})
+}
+
+// turned writes that a node was not let into the cluster, and why. The text names no
+// secret.
+func (a *auditor) turned(ctx context.Context, why string) {
+	a.add(order.TraceOf(ctx), func(l line) line {
+		return a.told(l, "node_refused", false, engine.Redact(input.Clip(why, 1000)), "", session.ClusterNamespace)
+	})
+}
+
+// turnedAway writes of who was not let in to have a node join. Anybody may ask, so that
+// a second has a few lines at most; the metric has counted all.
+func (a *auditor) turnedAway(procedure string, p *access.Principal, err error) {
+	if procedure != govnodev1connect.ClusterServiceAddNodeProcedure || !a.away.mayTell(a.now()) {
+		return
+	}
+	ctx, _ := order.Traced(access.With(context.Background(), p))
+	a.turned(ctx, err.Error())
+	a.log.push() // no answer waits for it
+}
+
+// linesAway is how many lines a second those have who are not let in.
+const linesAway = 10
+
+// An away counts the lines of the second that it is.
+type away struct {
+	mu    sync.Mutex
+	since time.Time
+	told  int
+}
+
+func (w *away) mayTell(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if since := now.Sub(w.since); since < 0 || since >= time.Second {
+		w.since, w.told = now, 0
+	}
+	w.told++
+	return w.told <= linesAway
 }
 
 // ReopenAudit opens the audit log anew, for one that was renamed to be

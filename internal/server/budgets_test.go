@@ -115,15 +115,15 @@ func TestBudgetsThatCannotBe(t *testing.T) {
 		return err
 	}
 	for field, change := range map[string]func(*v1.PutBudgetRequest){
-		"amount: is \"1000000000000.000001\"": func(r *v1.PutBudgetRequest) { r.Amount = "1000000000000.000001" },
-		"amount: is \"-1\"":                   func(r *v1.PutBudgetRequest) { r.Amount = "-1" },
-		"amount: is \"\"":                     func(r *v1.PutBudgetRequest) { r.Amount = "" },
-		"amount: is \"0.1234567\"":            func(r *v1.PutBudgetRequest) { r.Amount = "0.1234567" },
-		"parent: is fixed":                    func(r *v1.PutBudgetRequest) { r.Parent = "" },
-		"parent: is the budget itself":        func(r *v1.PutBudgetRequest) { r.Budget, r.Parent = "x", "x" },
-		"parent: there is no budget \"none\"": func(r *v1.PutBudgetRequest) { r.Budget, r.Parent = "x", "none" },
-		"per: is fixed":                       func(r *v1.PutBudgetRequest) { r.Per = durationpb.New(time.Hour) },
-		"per: ":                               func(r *v1.PutBudgetRequest) { r.Budget, r.Per = "x", durationpb.New(time.Second-1) },
+		"amount: must be a decimal from 0 to 1000000000000 ": func(r *v1.PutBudgetRequest) { r.Amount = "1000000000000.000001" },
+		"amount: must be a decimal from 0 ":                  func(r *v1.PutBudgetRequest) { r.Amount = "-1" },
+		"amount: must be a decimal from ":                    func(r *v1.PutBudgetRequest) { r.Amount = "" },
+		"amount: must be a decimal":                          func(r *v1.PutBudgetRequest) { r.Amount = "0.1234567" },
+		"parent: is fixed":                                   func(r *v1.PutBudgetRequest) { r.Parent = "" },
+		"parent: is the budget itself":                       func(r *v1.PutBudgetRequest) { r.Budget, r.Parent = "x", "x" },
+		"parent: there is no budget \"none\"":                func(r *v1.PutBudgetRequest) { r.Budget, r.Parent = "x", "none" },
+		"per: is fixed":                                      func(r *v1.PutBudgetRequest) { r.Per = durationpb.New(time.Hour) },
+		"per: ":                                              func(r *v1.PutBudgetRequest) { r.Budget, r.Per = "x", durationpb.New(time.Second-1) },
 	} {
 		require.ErrorContains(t, put(change), field)
 	}

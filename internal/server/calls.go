@@ -155,6 +155,11 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
+	if b.cmd.CallKind == session.Tool {
+		if err := spelled(b.policy, b.cmd.Tool); err != nil {
+			return err
+		}
+	}
 	b.cmd.Digest = b.session.Pin.Digest
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
 	b.input.AgentID, b.input.Env = b.session.Agent.Value(), envOf(b.session)
@@ -162,6 +167,15 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		return err
 	}
 	b.facts, b.inUse = factsOf(b.session, found.Now), false
+	return nil
+}
+
+// spelled refuses a tool that the policy knows in other letters: its rules and limits for
+// that tool would not see it.
+func spelled(p *engine.Policy, tool string) error {
+	if known := p.Spelling(tool); known != "" {
+		return fault.Invalid("tool", "is %q, which differs from %q in the policy of the session in the case of letters alone; write it as the policy does, or name both there", tool, known)
+	}
 	return nil
 }
 
@@ -202,7 +216,7 @@ func (b *begin) judge(ctx context.Context) error {
 	b.parked = nil
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
-	if b.cmd.Asking, err = b.asking(); err != nil { // before anything is spent on it
+	if b.cmd.Asking, err = b.asking(ctx); err != nil { // before anything is spent on it
 		return err
 	}
 	if err := b.follow(ctx); err != nil {
@@ -235,7 +249,7 @@ func (b *begin) judgeAgain(ctx context.Context) error {
 
 // asking is what the call has to be approved as, where its verdict asks. What is
 // approved is the whole request and what a guardrail has made of its arguments.
-func (b *begin) asking() (*session.Asking, error) {
+func (b *begin) asking(ctx context.Context) (*session.Asking, error) {
 	ask := b.decision.Ask
 	if ask == nil {
 		return nil, nil
@@ -248,7 +262,11 @@ func (b *begin) asking() (*session.Asking, error) {
 	if problem := approvals.Problem(arguments, sent != nil); problem != "" {
 		return nil, fault.Invalid("arguments", "%s", problem)
 	}
-	preview, _ := approvals.Preview(arguments)
+	shown, _ := approvals.Preview(arguments)
+	preview, err := b.s.seals.seal(ctx, b.ns, b.cmd.Session+"/"+b.cmd.Call, shown)
+	if err != nil {
+		return nil, err
+	}
 	return &session.Asking{
 		Agent: b.session.Agent.Value(), Required: ask.Required, Denials: ask.Denials, Timeout: ask.Timeout,
 		AllowOnTimeout: ask.AllowOnTimeout, MaxPending: ask.MaxPending, Request: what,

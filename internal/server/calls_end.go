@@ -138,7 +138,8 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	e.cmd.Output, e.drift = session.Output{Hash: current, Against: base}, nil
 	if base == (session.Digest{}) {
 		if fits {
-			e.cmd.Output.Text = e.text
+			// A call ends without a key, too: then later outputs are the same or they are not.
+			e.cmd.Output.Text, _ = e.s.seals.seal(ctx, e.cmd.NS, e.cmd.Session, e.text)
 		}
 		return nil
 	}
@@ -148,8 +149,12 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	}
 	threshold := float64(e.limit) / 1e6
 	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
-	if b, ok := found.Record.(*session.Baseline); ok && b.Hash == base && b.Text != "" && fits {
-		drift = engine.Drift(b.Text, e.text, threshold)
+	first := ""
+	if b, ok := found.Record.(*session.Baseline); ok && b.Hash == base {
+		first, _ = e.s.seals.open(ctx, e.cmd.NS, b.Text)
+	}
+	if first != "" && fits {
+		drift = engine.Drift(first, e.text, threshold)
 	} else if base == current {
 		drift.Score, drift.Exceeded = 0, false
 	}

@@ -381,6 +381,11 @@ var spans = map[string]func(b *bench, d time.Duration) error{
 	"TokenTTL": func(b *bench, d time.Duration) error {
 		return b.token(func(r *v1.CreateTokenRequest) { r.ExpiresIn = durationpb.New(d) })
 	},
+	"JoinTTL": func(b *bench, d time.Duration) error {
+		return b.token(func(r *v1.CreateTokenRequest) {
+			r.Namespace, r.Roles, r.ExpiresIn = session.ClusterNamespace, []v1.Role{v1.Role_ROLE_JOINER}, durationpb.New(d)
+		})
+	},
 	"KeyTTL": func(b *bench, d time.Duration) error {
 		return b.set(func(r *v1.SetRequest) { r.Ttl = durationpb.New(d) })
 	},

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -202,6 +203,48 @@ func TestChainsGoOnAfterARestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	require.Equal(t, 4, report.Changes, "with that of the key")
+}
+
+// A losing store sends each command twice, since the first answer is lost.
+type losing struct{ *storage.Memory }
+
+// Apply implements storage.Store.
+func (l losing) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	l.Memory.Apply(ctx, cmds...)
+	answers := l.Memory.Apply(ctx, cmds...)
+	for i := range answers {
+		answers[i].Again = true
+	}
+	return answers
+}
+
+// A change that the store knows as a repeat alone, since it had lost the first answer,
+// has a line.
+func TestChangesWhoseAnswersWereLostHaveLines(t *testing.T) {
+	store := losing{storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.AuditChain = &audit.Tail{Node: "n1"} })
+	for i := range 3 {
+		status, answer := n.post("CounterService/Increment", fmt.Sprintf(`{"key":"k","amount":"1","requestId":"r%d","client":"c"}`, i))
+		require.Equal(t, 200, status, "%v", answer)
+		require.Equal(t, fmt.Sprint(i+1), answer["value"])
+	}
+	status, answer := n.post("CounterService/Increment", `{"key":"unnamed","amount":"1"}`) // each attempt is a change of its own
+	require.Equal(t, 200, status, "%v", answer)
+	require.Equal(t, "2", answer["value"])
+	a := &audited{heads: headsOf(t, store)}
+	a.heads.Links = slices.DeleteFunc(a.heads.Links, func(l audit.Link) bool {
+		return l.Chain != session.ClientKey("default", "c") && l.Chain != session.NamespaceKey("default")
+	})
+	require.Len(t, a.heads.Links, 2)
+	n.audit.mu.Lock()
+	lines := slices.Collect(strings.Lines(n.audit.buf.String()))
+	n.audit.mu.Unlock()
+	require.Empty(t, a.report(t, [][]string{lines}).Problems)
+	last := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.Contains(l, `"request_id":"r2"`) })
+	problems := a.report(t, [][]string{last}).Problems
+	require.NotEmpty(t, problems)
+	require.Contains(t, problems[len(problems)-1].What, "the state has 3 changes of", "the line of the last one is needed")
 }
 
 // Anchors say where the lines and the state stand, and digests of arguments have a key

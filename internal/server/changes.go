@@ -48,12 +48,13 @@ type chainedStore struct {
 // Apply implements storage.Store.
 func (c *chainedStore) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	who := access.From(ctx)
-	for _, cmd := range cmds {
-		say(cmd, who)
+	said := make([][]byte, len(cmds))
+	for i, cmd := range cmds {
+		said[i] = say(cmd, who)
 	}
 	answers := c.Store.Apply(ctx, cmds...)
 	for i := range answers {
-		c.audit.changed(cmds[i], &answers[i], who.String())
+		c.audit.changed(cmds[i], said[i], &answers[i], who.String())
 	}
 	c.audit.log.push() // where nobody's answer waits for it
 	return answers
@@ -80,7 +81,7 @@ func (c *chainedClaims) ClaimBy(claims func(k session.Key, p *session.Pool) []st
 		for i := range all {
 			cmd, answered := all[i].Command, all[i].Answered
 			all[i].Answered = func(a storage.Answer) {
-				c.audit.changed(cmd, &a, "")
+				c.audit.changed(cmd, nil, &a, "")
 				c.audit.log.push()
 				answered(a)
 			}
@@ -89,15 +90,16 @@ func (c *chainedClaims) ClaimBy(claims func(k session.Key, p *session.Pool) []st
 	})
 }
 
-// say puts the digest of what the audit says of a command into it. What keeps a lease
-// changes nothing that somebody would look for.
-func say(cmd session.Command, who *access.Principal) {
+// say puts the digest of what the audit says of a command into it, and returns the text;
+// nil where nothing is said. What keeps a lease changes nothing that somebody would look
+// for.
+func say(cmd session.Command, who *access.Principal) []byte {
 	if _, ok := session.ChainOf(cmd); !ok {
-		return
+		return nil
 	}
 	c, ok := cmd.(interface{ Authorize(*session.Authority) })
 	if _, renewal := cmd.(*session.Renew); renewal || !ok {
-		return
+		return nil
 	}
 	was, by := cmd.Authority(), session.Authority{Behalf: true}
 	if was != nil {
@@ -106,42 +108,60 @@ func say(cmd session.Command, who *access.Principal) {
 		by.Principal = session.PrincipalOf(who.Namespace, who.Name)
 	}
 	said := audit.SayOf(cmd, &by)
-	if by.Audited = audit.Digest(said.Text()); was != nil && was.Audited == by.Audited {
-		return // it is proposed once more, and may still be under way
+	text := said.Text()
+	if by.Audited = audit.Digest(text); was == nil || was.Audited != by.Audited {
+		c.Authorize(&by) // else it is proposed once more, and may still be under way
 	}
-	c.Authorize(&by)
+	return text
 }
 
-// changed writes what became of a command. What was not applied or changed nothing has
-// no line here.
-func (a *auditor) changed(cmd session.Command, answer *storage.Answer, who string) {
+// changed writes what became of a command of which that is said, or what can be read
+// from it if nil. What was not applied or changed nothing has
+// no line here. What may have changed something by an attempt whose answer was lost has
+// one without a link, as an unknown outcome has: it is answered as a repeat, as what
+// comes too late, or, as claims are, with a change of its own, which has its line too.
+func (a *auditor) changed(cmd session.Command, said []byte, answer *storage.Answer, who string) {
 	by := cmd.Authority()
 	if by == nil || by.Audited == (session.Digest{}) || answer.Outcome == storage.NotApplied ||
-		answer.Outcome == storage.Applied && answer.Result.Chain == nil {
+		answer.Outcome == storage.Applied && answer.Result.Chain == nil && !answer.Again {
 		return
 	}
 	who = a.names.name(by.Principal, who)
+	if said == nil {
+		s := audit.SayOf(cmd, by)
+		said = s.Text()
+	}
+	write := func(chain *session.Chain) {
+		answer.Line = a.log.add(func(l line) line { return a.change(l, cmd, said, answer, who, chain) })
+		a.metrics.auditLines.Inc()
+	}
+	if answer.Again && answer.Result.Chain != nil {
+		write(nil)
+	}
+	write(answer.Result.Chain)
+}
+
+// change adds what is said of a change; chain is nil where its link is not known.
+func (a *auditor) change(l line, cmd session.Command, said []byte, answer *storage.Answer, who string, chain *session.Chain) line {
 	key, _ := session.ChainOf(cmd)
-	said := audit.SayOf(cmd, by)
-	text := said.Text()
-	answer.Line = a.log.add(func(l line) line {
-		l = l.stamp(a.now()).text("event_type", "change").text("namespace", cmd.Namespace())
-		if who != "" {
-			l = l.text("principal", who)
-		}
-		if answer.Outcome == storage.Unknown {
-			l = l.text("outcome", "unknown")
-		} else {
-			l = l.text("outcome", answer.Result.Code.String()).number("index", answer.Index)
-		}
-		l = append(l.name("change"), '{')
-		l = append(l.text("chain", string(key)).name("said"), text...)
-		if chain := answer.Result.Chain; answer.Outcome == storage.Applied {
-			l = l.link(chain).number("code", uint64(answer.Result.Code))
-		}
-		return append(l, '}')
-	})
-	a.metrics.auditLines.Inc()
+	l = l.stamp(a.now()).text("event_type", "change").text("namespace", cmd.Namespace())
+	if who != "" {
+		l = l.text("principal", who)
+	}
+	if answer.Outcome == storage.Unknown {
+		l = l.text("outcome", "unknown")
+	} else {
+		l = l.text("outcome", answer.Result.Code.String()).number("index", answer.Index)
+	}
+	l = append(l.name("change"), '{')
+	l = append(l.text("chain", string(key)).name("said"), said...)
+	if chain != nil {
+		l = l.link(chain)
+	}
+	if answer.Outcome == storage.Applied {
+		l = l.number("code", uint64(answer.Result.Code))
+	}
+	return append(l, '}')
 }
 
 func (l line) link(c *session.Chain) line {

@@ -93,7 +93,9 @@ func (s clusterService) stillMay(ctx context.Context) error {
 // changed notes what came of a change of members: what was done is answered so, also to
 // who was revoked meanwhile.
 func changed(ctx context.Context, err error) error {
-	order.TraceOf(ctx).Changed = storage.OutcomeOf(err) != storage.NotApplied
+	if t := order.TraceOf(ctx); storage.OutcomeOf(err) != storage.NotApplied {
+		t.Changed = true // beside what was changed for it: the use of a token
+	}
 	if err != nil {
 		return fault.OfChange(err)
 	}
@@ -109,12 +111,20 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 		return nil, f.Err
 	}
 	c, err := s.members(ctx)
+	if err == nil && access.From(ctx).Joins() {
+		err = s.newTokens().Use(ctx, req.Node)
+	}
 	if err != nil {
+		switch fault.Of(err).Code {
+		case connect.CodeUnauthenticated, connect.CodePermissionDenied:
+			s.audit.turned(ctx, "node "+req.Node+": "+fault.ReasonText(err))
+		}
 		return nil, err
 	}
 	if err := changed(ctx, c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
 		return nil, err
 	}
+	s.audit.member(ctx, "node_added", req.Node, req.Address)
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
 
@@ -138,9 +148,13 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if err != nil {
 		return nil, err
 	}
+	if err := s.newTokens().EndOf(ctx, req.Node); err != nil {
+		return nil, err
+	}
 	if err := changed(ctx, c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
 		return nil, err
 	}
+	s.audit.member(ctx, "node_removed", req.Node, "")
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
 

@@ -37,7 +37,7 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	f.OptionalID("sessionId", req.SessionId)
 	f.OptionalID("agentId", req.AgentId)
 	if req.Tool != "" {
-		f.Text("tool", req.Tool, input.Caps.Tool)
+		f.Tool("tool", req.Tool)
 	}
 	in := engine.Input{
 		Tool: req.Tool, AgentID: req.AgentId, Order: orders[req.Order], Explain: true, CheckLimits: true, Now: s.cfg.Now(),
@@ -76,6 +76,9 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
 			s.audit.unreadable(order.TraceOf(ctx), ns, req.SessionId, "", digest, err)
 		}
+		return nil, err
+	}
+	if err := spelled(policy, req.Tool); err != nil {
 		return nil, err
 	}
 	var unread error
@@ -180,7 +183,7 @@ func (s policyService) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanR
 	}
 	f.OptionalID("sessionId", req.SessionId)
 	if req.Tool != "" {
-		f.Text("tool", req.Tool, input.Caps.Tool)
+		f.Tool("tool", req.Tool)
 	}
 	if n := int64(len(req.Text)); n > input.Caps.Scan.Max {
 		f.Refuse("text", "has %d bytes, the most is %d; scan it in pieces that overlap", n, input.Caps.Scan.Max)

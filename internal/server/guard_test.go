@@ -226,7 +226,7 @@ func TestTimeoutsInABatch(t *testing.T) {
 	require.Equal(t, "OUTCOME_UNKNOWN", last[len(last)-1]["failure_reason"], "a decision that may have been spent is written down")
 }
 
-// A request without a deadline gets the server's own.
+// A request without a deadline gets the server's own, and one with a longer deadline too.
 func TestRequestTimeout(t *testing.T) {
 	quick := start(t)
 	quick.putPolicy(policy()...)
@@ -234,6 +234,12 @@ func TestRequestTimeout(t *testing.T) {
 	n := startOn(t, slow{quick.store}, func(c *server.Config) { c.RequestTimeout = 100 * time.Millisecond })
 	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
 	requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "same id")
+	for _, opts := range [][]connect.ClientOption{nil, {connect.WithProtoJSON()}, {connect.WithGRPC()}, {connect.WithGRPCWeb()}} {
+		ctx, cancel := context.WithTimeout(n.ctx(), 2000*time.Hour)
+		_, err := n.h2(opts...).calls.BeginCall(ctx, beginRequest("s", "c"))
+		cancel()
+		requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "same id")
+	}
 }
 
 // unread is a store that cannot read registered hashes.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -54,6 +55,15 @@ func TestHealthIsWatched(t *testing.T) {
 			require.Equal(t, connect.CodeUnavailable, connect.CodeOf(of.Err()), "%v", of.Err())
 			require.False(t, unknown.Receive())
 		})
+	}
+}
+
+// Who asks for health shows no token, so little is read of what anybody may send.
+func TestHealthReadsLittle(t *testing.T) {
+	n := start(t)
+	for _, opts := range [][]connect.ClientOption{nil, {connect.WithGRPC()}, {connect.WithSendGzip()}} {
+		_, err := healthv1connect.NewHealthClient(n.h2Client(), n.url, opts...).Check(n.ctx(), &healthv1.HealthCheckRequest{Service: strings.Repeat("x", 257<<10)})
+		require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
 	}
 }
 

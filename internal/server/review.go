@@ -124,7 +124,7 @@ func inputOf(f *input.Fields, req *v1.BeginCallRequest) (session.CallKind, engin
 		// The kind is the caller's word: who names a tool is counted, and judged
 		// by package engine, as a call of it.
 		kind.state = session.Tool
-		f.Text("tool", tool, input.Caps.Tool)
+		f.Tool("tool", tool)
 	}
 	return kind.state, engine.Input{
 		Tool: tool, Kind: kind.engine, SessionID: req.SessionId, CallID: req.CallId, Order: orders[req.Order],

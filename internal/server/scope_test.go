@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -227,11 +228,18 @@ func TestReadsBehindARevocation(t *testing.T) {
 // A recruiting cluster is one whose members are changed.
 type recruiting struct {
 	fellows
+	guard  sync.Mutex
 	done   []string
 	during func()
+	fails  error
 }
 
 func (c *recruiting) did(what string) error {
+	c.guard.Lock()
+	defer c.guard.Unlock()
+	if c.fails != nil {
+		return c.fails
+	}
 	c.done = append(c.done, what)
 	if c.during != nil {
 		c.during()
@@ -344,4 +352,58 @@ func TestTokensExpireBetweenTheGateAndTheOrder(t *testing.T) {
 	list, err := lasting.approvals.ListStanding(t.Context(), &v1.ListStandingRequest{})
 	require.NoError(t, err)
 	require.Empty(t, list.Standings)
+}
+
+// A session that is not there for a caller, for its agent or for its secret, is looked for
+// as long as one that is not there at all: the time of the answer does not tell.
+func TestSessionsOfOthersTakeAsLong(t *testing.T) {
+	store := &noticing{Store: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.Authentication = true })
+	all := n.as(n.token("team", "all1", allRoles))
+	_, err := all.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: strings.Join(policy(), "\n") + "\n"})
+	require.NoError(t, err)
+	require.NoError(t, open(all, "s-other", "other", "p"))
+	require.NoError(t, open(all, "s-sealed", "bot-1", "p", func(r *v1.CreateSessionRequest) {
+		sum := sha256.Sum256([]byte("secret"))
+		r.SessionTokenSha256 = sum[:]
+	}))
+	c := n.as(n.token("team", "some", worker, agents("bot-*")))
+	for what, try := range map[string]func(id string) error{
+		"begin": func(id string) error { _, err := c.calls.BeginCall(t.Context(), beginRequest(id, "c")); return err },
+		"end": func(id string) error {
+			_, err := c.calls.EndCall(t.Context(), &v1.EndCallRequest{SessionId: id, CallId: "c", Status: v1.Status_STATUS_SUCCEEDED})
+			return err
+		},
+		"cancel": func(id string) error {
+			_, err := c.calls.CancelCall(t.Context(), &v1.CancelCallRequest{SessionId: id, CallId: "c"})
+			return err
+		},
+		"renew": func(id string) error {
+			_, err := c.slots.RenewSlots(t.Context(), &v1.RenewSlotsRequest{Slots: []*v1.SlotRef{{SessionId: id, SlotId: "c", Token: 1}}})
+			return err
+		},
+	} {
+		reads := func(id string) int64 {
+			var looked atomic.Int64
+			note := func(k session.Key) {
+				if k == session.SessionKey("team", id) {
+					looked.Add(1)
+				}
+			}
+			store.read.Store(&note)
+			err := try(id)
+			store.read.Store(nil)
+			if what == "renew" {
+				require.NoError(t, err)
+			} else {
+				requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, id)
+			}
+			return looked.Load()
+		}
+		want := reads("s-none")
+		require.Positive(t, want, what)
+		require.Equal(t, want, reads("s-other"), what)
+		require.Equal(t, want, reads("s-sealed"), what)
+	}
 }

@@ -103,6 +103,9 @@ type Config struct {
 	// Authentication asks everybody who they are. Without it who shows nothing is
 	// let in as nobody in particular; a token that is shown is looked at all the same.
 	Authentication bool
+	// Authority is the fingerprint of who vouches for this node: what join tokens carry.
+	// Nil without TLS.
+	Authority func() []byte
 	// Identities map client certificates and JWTs to principals. Nil maps none.
 	Identities *access.Identities
 	// Loopback says that the node listens on a loopback address alone. Without
@@ -211,6 +214,7 @@ type Server struct {
 	waits    *waiting.Waiters
 	sweeper  *sweep.Sweeper
 	audit    *auditor
+	seals    *sealer
 	anchors  *anchors // nil where lines are not chained
 	teller   *record.Teller
 	metrics  *metrics
@@ -244,7 +248,7 @@ func New(cfg Config) (*Server, error) {
 		store = s.leader.Before(store)
 	}
 	_, late := cfg.Store.(storage.Gatherer)
-	s.auth, err = access.New(access.Config{Store: store, Required: cfg.Authentication, Identities: cfg.Identities, Now: cfg.Now, Refused: m.refused, LateReads: late})
+	s.auth, err = access.New(access.Config{Store: store, Required: cfg.Authentication, Identities: cfg.Identities, Now: cfg.Now, Refused: m.refused, LateReads: late, Turned: s.audit.turnedAway})
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +264,10 @@ func New(cfg Config) (*Server, error) {
 		Enter: s.Follower,
 	}
 	s.audit.journal, s.audit.store = journal, store
+	s.seals = &sealer{key: &digestKey{store: kept}}
 	if cfg.AuditChain != nil && cfg.Audit != nil {
 		s.audit.key = &digestKey{store: kept, newID: cfg.NewID}
+		s.seals = &sealer{key: s.audit.key, on: true}
 		s.anchors = &anchors{audit: s.audit, state: cfg.StateDigest, by: cfg.Certificate, every: anchorEvery, said: func(err error) {
 			cfg.Logger.Error("an anchor of the audit log could not be signed", "error", err)
 		}}
@@ -307,10 +313,12 @@ func (s *Server) engineOptions() []engine.Option {
 
 // Handler serves the whole API, health and metrics.
 func (s *Server) Handler() http.Handler {
+	bounded := connect.WithHandlerOptions(connect.WithReadMaxBytes(int(input.Caps.Body.Max)), input.Gzip())
 	opts := connect.WithHandlerOptions(
+		bounded,
+		connect.WithCodec(input.Proto()),
 		connect.WithCodec(input.JSON("json")),
 		connect.WithCodec(input.JSON("json; charset=utf-8")),
-		connect.WithReadMaxBytes(int(input.Caps.Body.Max)),
 		connect.WithCompressMinBytes(4<<10), // what fits in three packets costs less as it is
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			switch spec.Procedure {
@@ -339,22 +347,35 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle(govnodev1connect.NewCounterServiceHandler(s.values, opts))
 	mux.Handle(govnodev1connect.NewClusterServiceHandler(clusterService{s}, opts))
 	mux.Handle(govnodev1connect.NewAccessServiceHandler(s.newTokens(), opts))
-	mux.Handle(healthv1connect.NewHealthHandler(probes))
+	mux.Handle(healthv1connect.NewHealthHandler(probes, bounded))
 	if s.cfg.Reflection {
 		r := grpcreflect.NewStaticReflector(append(health.ServiceNames(), healthv1connect.HealthName)...)
 		for _, reflect := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
-			path, h := reflect(r)
+			path, h := reflect(r, bounded)
 			mux.Handle(path, s.auth.Only(h, v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR))
 		}
 	}
 	mux.HandleFunc("GET /healthz", probes.Healthz)
 	mux.HandleFunc("GET /readyz", probes.Readyz)
 	mux.Handle("GET /metrics", s.auth.Only(s.shown(), v1.Role_ROLE_OPERATOR, v1.Role_ROLE_AUDITOR))
-	all := s.certified(gate.NewDirectory(mux, s.cfg.Reflection))
+	all := s.certified(gate.NewDirectory(shortBodies(mux), s.cfg.Reflection))
 	if s.cfg.Authentication {
 		return all
 	}
 	return gate.NewNeighbours(all, s.cfg.Loopback)
+}
+
+// shortBodies bounds the bodies of all requests but those that may go on for as long as
+// their sender likes.
+func shortBodies(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case govnodev1connect.CallServiceExchangeProcedure, govnodev1connect.ClusterServiceRestoreProcedure:
+		default:
+			input.BoundBody(w, r)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // certified marks requests by the certificate of their connection, which TLS has held
@@ -410,7 +431,7 @@ func (s *Server) shown() http.Handler {
 }
 
 func (s *Server) newTokens() *tokens.Service {
-	return &tokens.Service{Store: s.store, Auth: s.auth, Quotas: s.quotas, Now: s.cfg.Now, Changed: s.audit.limited}
+	return &tokens.Service{Store: s.store, Auth: s.auth, Quotas: s.quotas, Now: s.cfg.Now, Authority: s.cfg.Authority, Changed: s.audit.limited}
 }
 
 // ready returns the check that fails.

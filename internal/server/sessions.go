@@ -159,15 +159,33 @@ func (o *opening) fresh() *v1.Session {
 // findSession returns the session of that id, which f found in a request. A
 // record that is not there nearby is looked for once more.
 func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id string, read storage.Read) (storage.Found, error) {
+	return s.sessionThat(ctx, ns, f, id, read, func(*session.Session) bool { return true })
+}
+
+// sessionWith is findSession for calls, which bring the secret of a session that was
+// created with the hash of one. Without it the session is not there: it is looked for as
+// long as one that is not.
+func (s *Server) sessionWith(ctx context.Context, ns string, f *input.Fields, id, secret string, read storage.Read) (storage.Found, error) {
+	return s.sessionThat(ctx, ns, f, id, read, func(x *session.Session) bool {
+		if x.More == nil || x.More.Token == (session.Digest{}) {
+			return true
+		}
+		sum := sha256.Sum256([]byte(secret))
+		return subtle.ConstantTimeCompare(sum[:], x.More.Token[:]) == 1
+	})
+}
+
+func (s *Server) sessionThat(ctx context.Context, ns string, f *input.Fields, id string, read storage.Read, fits func(*session.Session) bool) (storage.Found, error) {
 	k := session.SessionKey(ns, id)
 	for {
 		found, err := s.store.Get(ctx, k, read)
 		if err != nil {
 			return found, fault.OfRead(err)
 		}
-		if x, ok := found.Record.(*session.Session); ok && x != nil {
+		if x, ok := found.Record.(*session.Session); ok && x != nil && fits(x) {
 			return found, nil
 		}
+		found.Record = nil
 		if read == storage.Latest {
 			return found, noSession(f, id)
 		}
@@ -176,24 +194,6 @@ func (s *Server) findSession(ctx context.Context, ns string, f *input.Fields, id
 		}
 		read = storage.Latest // the session may be younger than what this node has seen
 	}
-}
-
-// sessionWith is findSession for calls, which bring the secret of a session that was
-// created with the hash of one. Without it the session is not there.
-func (s *Server) sessionWith(ctx context.Context, ns string, f *input.Fields, id, secret string, read storage.Read) (storage.Found, error) {
-	found, err := s.findSession(ctx, ns, f, id, read)
-	if err != nil {
-		return found, err
-	}
-	x := found.Record.(*session.Session)
-	if x.More == nil || x.More.Token == (session.Digest{}) {
-		return found, nil
-	}
-	if sum := sha256.Sum256([]byte(secret)); subtle.ConstantTimeCompare(sum[:], x.More.Token[:]) != 1 {
-		found.Record = nil
-		return found, noSession(f, id)
-	}
-	return found, nil
 }
 
 func noSession(f *input.Fields, id string) error {

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -40,6 +41,8 @@ type Config struct {
 	// LateReads says that a read of this node's own state may be older than what a
 	// linearizable read has just answered from: over Redis.
 	LateReads bool
+	// Turned is told who was not let in, and to what; nil where nobody wants to know.
+	Turned func(procedure string, p *Principal, err error)
 }
 
 // An Authenticator finds out who calls. It is safe for concurrent use.
@@ -85,8 +88,15 @@ func (a *Authenticator) Gate(ctx context.Context, spec connect.Spec, _ connect.P
 	}
 	if err != nil {
 		a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+		if a.Turned != nil {
+			a.Turned(spec.Procedure, p, err)
+		}
+		if fault.Unauthenticated(err) {
+			lobby.Wrong(ctx)
+		}
 		return nil, err
 	}
+	lobby.Welcome(ctx)
 	if p == nil {
 		return input.NamespaceGate(ctx, header)
 	}
@@ -195,19 +205,23 @@ const maxKnown = 1 << 14
 func same(a, b session.Record) bool { return session.EpochOf(a) == session.EpochOf(b) }
 
 // lookUp finds the token of an id by its namespace's record: as this node has it,
-// and as it stands now where it is not there, since it may be younger.
+// and as it stands now where that has no such token, since it may be younger. A known
+// id with a wrong secret goes the same way as an id that is not known: else the time of
+// the answer would tell which ids there are.
 func (a *Authenticator) lookUp(ctx context.Context, ns, id string, hash session.Digest) (*Principal, error) {
 	found, err := a.Store.Get(ctx, session.AccessKey(ns), storage.Nearby)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
 	x, _ := found.Record.(*session.Access)
-	if x.FindToken(id) == nil {
-		if found, err = a.later(ctx, ns); err != nil {
-			return nil, fault.OfRead(err)
-		}
-		x, _ = found.Record.(*session.Access)
+	p, wrong := a.fromToken(ns, id, hash, x)
+	if wrong == nil {
+		return p, nil
 	}
+	if found, err = a.later(ctx, ns); err != nil {
+		return nil, fault.OfRead(err)
+	}
+	x, _ = found.Record.(*session.Access)
 	return a.fromToken(ns, id, hash, x)
 }
 
@@ -223,7 +237,7 @@ func (a *Authenticator) fromToken(ns, id string, hash session.Digest, x *session
 		return nil, ErrUnknown()
 	}
 	p := Principal{
-		Name: "token:" + id, Namespace: ns, Roles: t.Roles, Agents: t.Agents, Policies: t.Policies, Environment: t.Environment, token: id, hash: hash,
+		Name: "token:" + id, Namespace: ns, Roles: t.Roles, Agents: t.Agents, Policies: t.Policies, Environment: t.Environment, Node: t.Node, token: id, hash: hash,
 	}
 	if t.Expires > 0 {
 		p.Expires = time.UnixMilli(t.Expires)
@@ -409,6 +423,7 @@ func (a *Authenticator) Only(next http.Handler, roles ...v1.Role) http.Handler {
 		switch {
 		case err != nil:
 			a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+			lobby.Wrong(r.Context())
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 		case p.Namespace != session.ClusterNamespace || !p.Is(roles...):

@@ -157,6 +157,9 @@ func (g *grant) check() error {
 		}
 		g.roles |= 1 << n
 	}
+	if g.roles&joiner != 0 {
+		return errors.New("roles: joiner is for tokens alone, which end with their first use; make one with govnode token create --join")
+	}
 	if g.roles == 0 {
 		return errors.New("roles: is missing; say what they may do")
 	}

@@ -228,6 +228,7 @@ func TestIdentityFiles(t *testing.T) {
 		"certificates: [{match: '[', namespace: n, roles: [agent]}]":               "certificates[0]: match",
 		"certificates: [{match: a, namespace: 'a b', roles: [agent]}]":             "certificates[0]: namespace",
 		"certificates: [{match: a, namespace: n, roles: [root]}]":                  "certificates[0]: roles: \"root\"",
+		"certificates: [{match: a, namespace: $cluster, roles: [joiner]}]":         "joiner is for tokens alone",
 		"certificates: [{match: a, namespace: n, roles: [agent], agents: ['[']}]":  "certificates[0]",
 		"certificates: [{match: a, namespace: n, roles: [agent], claims: {a: b}}]": "certificates[0].claims",
 		"certificates: [{macth: a}]":                                               "macth",

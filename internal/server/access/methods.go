@@ -2,6 +2,7 @@ package access
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -69,6 +70,8 @@ func (all Methods) Admit(p *Principal, procedure string) error {
 	}
 	cluster := p.Namespace == session.ClusterNamespace
 	switch {
+	case p.Joins() && p.Roles&m.allowed == 0:
+		return Denied("%s is not for a token that lets a node join: it may be used by %s alone", procedure, all.of(joiner))
 	case m.Scope == v1.Scope_SCOPE_SELF:
 		return nil
 	case m.Scope == v1.Scope_SCOPE_CLUSTER && !cluster:
@@ -79,6 +82,18 @@ func (all Methods) Admit(p *Principal, procedure string) error {
 		return Denied("%s is for %s; this token has the roles %s", procedure, roleNames(m.Roles), roleNames(ListRoles(p.Roles)))
 	}
 	return nil
+}
+
+// of lists the methods that ask for one of some roles.
+func (all Methods) of(roles session.Roles) string {
+	var names []string
+	for procedure, m := range all {
+		if m.allowed&roles != 0 {
+			names = append(names, procedure)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 // Denied refuses what a caller asks for and may not do.

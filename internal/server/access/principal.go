@@ -25,6 +25,7 @@ type Principal struct {
 	Policies    []string  // patterns; all if there are none
 	Environment string    // of rulesets
 	Expires     time.Time // zero: never
+	Node        string    // that he may let join, with a token for that; empty: any yet
 
 	token     string         // id of the token; empty of others
 	hash      session.Digest // of its secret
@@ -87,6 +88,15 @@ func (p *Principal) Sees(agent string) bool {
 func (p *Principal) MayPin(policy string) bool {
 	return p == nil || len(p.Policies) == 0 || policy != "" && matchesAny(p.Policies, policy)
 }
+
+// joiner is the whole set of roles of a token that lets a node join.
+const joiner = session.Roles(1) << int(v1.Role_ROLE_JOINER)
+
+// Joins reports whether he has a token that lets one node join and does nothing else.
+func (p *Principal) Joins() bool { return p != nil && p.Roles == joiner }
+
+// Token is the id of the token that he has shown; empty if that was none.
+func (p *Principal) Token() string { return p.token }
 
 // Is reports whether he has one of some roles.
 func (p *Principal) Is(roles ...v1.Role) bool {

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"sync/atomic"
@@ -105,5 +106,57 @@ func TestTokensThatAreMadeAnewAreOthers(t *testing.T) {
 		put(x)
 		_, err := a.Again(t.Context(), p)
 		require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, what)
+	}
+}
+
+// A reader counts what is read of a store.
+type reader struct {
+	storage.Store
+	reads []string
+}
+
+func (r *reader) Get(ctx context.Context, k session.Key, how storage.Read) (storage.Found, error) {
+	r.reads = append(r.reads, fmt.Sprint(k, " ", how))
+	return r.Store.Get(ctx, k, how)
+}
+
+// Whatever is wrong with a token, the node does the same to find it out, at every one of
+// several tries: how long it takes does not tell which ids there are.
+func TestUnknownIDsTakeNoLonger(t *testing.T) {
+	store, at := &reader{Store: storage.NewMemory(nil)}, time.Now()
+	a, err := New(Config{
+		Store: store, Required: true, Now: func() time.Time { return at },
+		Refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refused"}, []string{"reason"}),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		a.Close()
+		require.NoError(t, store.Close())
+	})
+	const secret = "a-secret-of-enough-letters-00000"
+	put := func(id string, expires int64) {
+		x := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Roles: 2, Expires: expires}
+		require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: x})[0].Failure())
+	}
+	put("good", 0)
+	put("past", at.Add(-time.Minute).UnixMilli())
+	put("gone", 0)
+	require.NoError(t, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "gone"})[0].Failure())
+	tries := func(token string) (all [][]string) {
+		for range 3 {
+			at = at.Add(time.Second)
+			for range 2 {
+				store.reads = nil
+				_, err := a.token(t.Context(), token)
+				require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, token)
+				all = append(all, store.reads)
+			}
+		}
+		return all
+	}
+	want := tries("gn_team.none." + secret)
+	require.Len(t, want[0], 2, "what this node knows, and what stands now")
+	for _, token := range []string{"gn_team.good.another-secret-of-enough-letters", "gn_team.past." + secret, "gn_team.gone." + secret} {
+		require.Equal(t, want, tries(token), token)
 	}
 }

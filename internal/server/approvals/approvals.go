@@ -30,6 +30,10 @@ type Service struct {
 	Now   func() time.Time
 	NewID func() string // for an approval whose asker gave it none
 	Waits *waiting.Waiters
+	// Seal makes of what people are shown what is kept, about what they decide, and Open
+	// takes that back.
+	Seal func(ctx context.Context, ns, about, text string) (string, error)
+	Open func(ctx context.Context, ns, kept string) string
 	// Rule names a rule of a policy; empty where that cannot be told any more.
 	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
 	// Asked and Decided are told of what this node has put in order.
@@ -45,7 +49,7 @@ type Service struct {
 func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
 	f := &input.Fields{}
 	f.ID("agentId", req.AgentId)
-	f.Text("tool", req.Tool, input.Caps.Tool)
+	f.Tool("tool", req.Tool)
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
 	refuseArguments(f, arguments, req.Arguments)
 	f.Text("message", req.Message, input.Caps.Message)
@@ -69,7 +73,11 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 		cmd.ID = session.RequestedApprovalID(cmd.NS, cmd.By.Client, cmd.By.Request)
 	}
 	cmd.Request = input.Content(req)
-	cmd.Preview, _ = Preview(arguments)
+	var err error
+	preview, _ := Preview(arguments)
+	if cmd.Preview, err = s.Seal(ctx, cmd.NS, cmd.ID, preview); err != nil {
+		return nil, err
+	}
 	cmd.Tool, cmd.Reason = engine.Redact(cmd.Tool), engine.Redact(cmd.Reason)
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
@@ -313,7 +321,7 @@ func (s *Service) after(ctx context.Context, ns, id string, after *session.After
 func (s *Service) show(ctx context.Context, ns, id string, a *session.Approval, now time.Duration) *v1.Approval {
 	out := &v1.Approval{
 		Id: id, State: words.ApprovalStates[a.State()], AgentId: a.Agent, SessionId: a.Session, CallId: a.Call, Tool: a.Tool,
-		Arguments: a.Preview, Reason: a.Reason, RequestDigest: a.Request.String(), Required: int32(a.Required), Denials: int32(a.Denials),
+		Arguments: s.Open(ctx, ns, a.Preview), Reason: a.Reason, RequestDigest: a.Request.String(), Required: int32(a.Required), Denials: int32(a.Denials),
 		OnTimeout: v1.OnTimeout_ON_TIMEOUT_DENY, Age: durationpb.New(max(now-a.Asked, 0)), ByTimeout: a.ByTimeout(),
 		Timeout: durationpb.New(a.Timeout), Kind: words.CallKinds[a.Kind], ServerLabel: a.Server,
 	}

@@ -42,7 +42,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 		f.Refuse("scope", "is required; say STANDING_SCOPE_SESSION, STANDING_SCOPE_AGENT or STANDING_SCOPE_POLICY")
 	}
 	f.ID("name", req.Name)
-	f.Text("tool", req.Tool, input.Caps.Tool)
+	f.Tool("tool", req.Tool)
 	f.Text("serverLabel", req.ServerLabel, input.Caps.Label)
 	if req.Expiry == nil {
 		f.Refuse("expiry", "is required; say how long it stands, at most 30 days")
@@ -59,7 +59,11 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	}
 	if req.Arguments != nil || req.ArgumentsJson != "" {
 		cmd.Of.Exact, cmd.Of.Arguments = true, Digest(arguments)
-		cmd.Shown, _ = Preview(arguments)
+		var err error
+		preview, _ := Preview(arguments)
+		if cmd.Shown, err = s.Seal(ctx, cmd.NS, cmd.Of.ID(), preview); err != nil {
+			return nil, err
+		}
 	}
 	if who := access.From(ctx); cmd.Of.Scope == session.OfAgent && !who.Sees(cmd.Of.Name) || cmd.Of.Scope == session.OfPolicy && who.Scoped() {
 		return nil, access.Denied("name: %q is not in the scope of this token; it decides for %s", cmd.Of.Name, strings.Join(who.Agents, ", "))
@@ -74,7 +78,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 	s.changed(ctx, &a, record.Change{Event: "standing_put", Name: cmd.Of.ID(), Says: shownOf(cmd), NS: cmd.NS, By: cmd.By})
 	out := &v1.PutStandingResponse{Index: a.Index}
 	if after := a.Result.After; after.Standing != nil {
-		out.Standing = standingOf(cmd.Of.ID(), after.Standing, after.Now)
+		out.Standing = s.standingOf(ctx, cmd.NS, cmd.Of.ID(), after.Standing, after.Now)
 	}
 	return out, nil
 }
@@ -135,7 +139,7 @@ func (s *Service) ListStanding(ctx context.Context, req *v1.ListStandingRequest)
 	}
 	out := &v1.ListStandingResponse{NextPageToken: next, AppliedIndex: view.Index}
 	for _, e := range entries {
-		out.Standings = append(out.Standings, standingOf(e.Key.Name(), e.Record.(*session.Standing), view.Now))
+		out.Standings = append(out.Standings, s.standingOf(ctx, input.Namespace(ctx), e.Key.Name(), e.Record.(*session.Standing), view.Now))
 	}
 	return out, nil
 }
@@ -196,13 +200,14 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	return &v1.DeleteStandingResponse{Index: a.Index}, nil
 }
 
-func standingOf(id string, a *session.Standing, now time.Duration) *v1.Standing {
+func (s *Service) standingOf(ctx context.Context, ns, id string, a *session.Standing, now time.Duration) *v1.Standing {
 	out := &v1.Standing{
 		Id: id, Scope: scopesOut[a.Of.Scope], Name: a.Of.Name, Tool: a.Of.Tool, ServerLabel: a.Of.Server, Uses: int32(a.Uses),
 		ExpiresIn: durationpb.New(max(a.Until-now, 0)), Age: durationpb.New(max(now-a.Made, 0)),
 	}
 	if a.Of.Exact {
-		out.Arguments = &a.Shown
+		arguments := s.Open(ctx, ns, a.Shown)
+		out.Arguments = &arguments
 	}
 	return out
 }

@@ -81,6 +81,7 @@ const (
 	ReasonForbidden         = "PERMISSION_DENIED"
 	ReasonQuotaExceeded     = "QUOTA_EXCEEDED"
 	ReasonTooManyTokens     = "TOO_MANY_TOKENS"
+	ReasonTokenTaken        = "TOKEN_TAKEN"
 	ReasonInternal          = "INTERNAL"
 )
 
@@ -229,6 +230,7 @@ var failings = map[session.Code]failing{
 	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
 	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
 	session.StaleAccess:       {connect.CodeUnavailable, ReasonNotApplied, "who may do what kept changing; nothing was done, send it again with the same id"},
+	session.TokenTaken:        {connect.CodePermissionDenied, ReasonTokenTaken, "the token lets one node join, and that is another one; ask an operator for a token for this node"},
 	session.TooManyTokens:     {connect.CodeResourceExhausted, ReasonTooManyTokens, "the namespace has as many tokens, or denied subjects, as it may, which is " + strconv.Itoa(session.MaxTokens) + "; revoke some first"},
 	session.AlreadyVoted:      {connect.CodeFailedPrecondition, ReasonAlreadyVoted, "the approver has voted the other way; one vote each counts"},
 	session.AlreadyDecided:    {connect.CodeFailedPrecondition, ReasonAlreadyDecided, "the approval is not pending any more; look at it with Get"},

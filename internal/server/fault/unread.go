@@ -26,7 +26,7 @@ func Unreadable(err *connect.Error) *Error {
 	return New(err.Code(), ReasonOutcomeUnknown, err.Message())
 }
 
-// An Unread is a field of a request in JSON that cannot be read.
+// An Unread is a field of a request that cannot be read.
 type Unread struct{ Field, Text string }
 
 // Error implements error.

@@ -53,10 +53,8 @@ func (u *unreadable) Write(b []byte) (int, error) {
 		return u.ResponseWriter.Write(b)
 	}
 	cause := errors.New(bare.Message)
-	if strings.HasPrefix(u.request.Header.Get("Content-Type"), "application/json") {
-		if f := fault.ParseUnread(bare.Message); f != nil {
-			cause = f
-		}
+	if f := fault.ParseUnread(bare.Message); f != nil {
+		cause = f
 	}
 	u.directory.refuse(u.ResponseWriter, u.request, status, fault.Unreadable(connect.NewError(bare.Code, cause)))
 	return len(b), nil

@@ -82,6 +82,7 @@ var Caps = struct {
 	Wait      Span
 	IdleTTL   Span
 	TokenTTL  Span // of a token
+	JoinTTL   Span // of a token that lets a node join
 	KeyTTL    Span // of a counter
 	ListTTL   Span // of items of a list
 	BudgetPer Span // period of a budget
@@ -146,6 +147,7 @@ var Caps = struct {
 	Wait:      Span{Max: session.MaxWait},
 	IdleTTL:   Span{Min: session.MinTTL, Max: session.MaxIdleTTL, Default: 24 * time.Hour},
 	KeyTTL:    Span{Min: time.Millisecond, Max: session.MaxDuration},
+	JoinTTL:   Span{Min: time.Second, Max: 24 * time.Hour, Default: 10 * time.Minute},
 	TokenTTL:  Span{Min: time.Second, Max: session.MaxDuration, Default: 90 * 24 * time.Hour},
 	ListTTL:   Span{Min: time.Millisecond, Max: session.MaxListTTL},
 	BudgetPer: Span{Min: session.MinBudgetPer, Max: session.MaxBudgetPer},

@@ -1,6 +1,7 @@
 package input
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -206,7 +207,20 @@ func namesOf(d protoreflect.MessageDescriptor) string {
 	return strings.Join(names, ", ")
 }
 
-func shown(raw []byte) string { return Clip(engine.Redact(string(raw)), 40) }
+// shown says what a value is. A text may be a secret, and what is said of it gets into
+// logs of callers.
+func shown(raw []byte) string {
+	raw = bytes.TrimSpace(raw)
+	switch raw[0] {
+	case '"':
+		return "a text"
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	}
+	return Clip(string(raw), 40)
+}
 
 func orRequest(path string) string {
 	if path == "" {
@@ -216,8 +230,8 @@ func orRequest(path string) string {
 }
 
 func join(path, field string) string {
-	if path == "" {
-		return field
+	if path == "" || field == "" {
+		return path + field
 	}
 	return path + "." + field
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/toolname"
 	"example.com/govnode/session"
 	"example.com/govnode/session/budget"
 )
@@ -47,9 +48,17 @@ func (f *Fields) Rate(field, name string) {
 func (f *Fields) Amount(field, text string, least int64) int64 {
 	n, err := ParseDecimal(text)
 	if err != nil || n < least || n > budget.MaxAmount {
-		f.Refuse(field, "is %q; it must be a decimal from %s to %s with at most 6 digits behind the point", Clip(text, 80), FormatDecimal(least), FormatDecimal(budget.MaxAmount))
+		f.Refuse(field, "must be a decimal from %s to %s with at most 6 digits behind the point", FormatDecimal(least), FormatDecimal(budget.MaxAmount))
 	}
 	return n
+}
+
+// Tool checks the name of a tool: a text that no other name can pass for.
+func (f *Fields) Tool(field, name string) {
+	f.Text(field, name, Caps.Tool)
+	if problem := toolname.Problem(name); problem != "" && f.Err == nil {
+		f.Refuse(field, "%s", problem)
+	}
 }
 
 // Key checks the key of a value: any text without control characters.

@@ -226,7 +226,7 @@ func checkHash(f *input.Fields, field, text string) string {
 // PutHash registers the content hash of a tool (adapter contract 5.5).
 func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutHashResponse, error) {
 	f := &input.Fields{}
-	f.Text("tool", req.Tool, input.Caps.Tool)
+	f.Tool("tool", req.Tool)
 	hash := checkHash(f, "hash", req.Hash)
 	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool, Hash: hash}
 	if f.Err != nil {
@@ -243,7 +243,7 @@ func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutH
 // DeleteHash takes a registration back; one that is not there is gone already.
 func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v1.DeleteHashResponse, error) {
 	f := &input.Fields{}
-	f.Text("tool", req.Tool, input.Caps.Tool)
+	f.Tool("tool", req.Tool)
 	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool}
 	if f.Err != nil {
 		return nil, f.Err

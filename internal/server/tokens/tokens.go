@@ -24,6 +24,8 @@ type Service struct {
 	Auth   *access.Authenticator
 	Quotas *quota.Quotas
 	Now    func() time.Time
+	// Authority is the fingerprint of who vouches for this node; nil without TLS.
+	Authority func() []byte
 	// Changed is told of what this node has put in order.
 	Changed func(ctx context.Context, c record.Change)
 }
@@ -62,15 +64,23 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	}
 	f.Text("label", req.Label, input.Caps.Reason)
 	f.OptionalID("environment", req.Environment)
-	if req.ExpiresIn != nil {
+	if t.Roles&joiner != 0 {
+		joins(f, req, &t, now)
+	} else if req.ExpiresIn != nil {
 		t.Expires = now.Add(f.Duration("expiresIn", req.ExpiresIn, input.Caps.TokenTTL)).UnixMilli()
+	}
+	if req.Node != "" && t.Roles&joiner == 0 {
+		f.Refuse("node", "is said of tokens with the role joiner, which let a node join; leave it out")
 	}
 	cmd := &session.PutToken{By: f.Maker(req, s.Now), Token: t, Before: max(now.Add(-keepExpired).UnixMilli(), 0)}
 	if cmd.NS = s.namespace(ctx, f, req.Namespace, true); f.Err != nil {
 		return nil, f.Err
 	}
-	if cmd.NS == session.ClusterNamespace && t.Roles&^(1<<int(v1.Role_ROLE_OPERATOR)|1<<int(v1.Role_ROLE_AUDITOR)) != 0 {
-		return nil, fault.Invalid("roles", "are more than a token of %s can have: operator and auditor", session.ClusterNamespace)
+	if cmd.NS == session.ClusterNamespace && t.Roles&^(1<<int(v1.Role_ROLE_OPERATOR)|1<<int(v1.Role_ROLE_AUDITOR)|joiner) != 0 {
+		return nil, fault.Invalid("roles", "are more than a token of %s can have: operator and auditor, or joiner alone", session.ClusterNamespace)
+	}
+	if cmd.NS != session.ClusterNamespace && t.Roles&joiner != 0 {
+		return nil, fault.Invalid("roles", "joiner is for tokens of %s: nodes join the cluster, and no namespace of it", session.ClusterNamespace)
 	}
 	if err := within(access.From(ctx), &t); err != nil {
 		return nil, err
@@ -88,7 +98,50 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 		return nil, err
 	}
 	s.tell(ctx, a, record.Change{Event: "token_created", Name: t.ID, NS: cmd.NS, By: cmd.By, Says: strings.Join(roleNames(t.Roles), ",")})
-	return &v1.CreateTokenResponse{Token: tokenOf(&t), Index: a.Index}, nil
+	out := &v1.CreateTokenResponse{Token: tokenOf(&t), Index: a.Index}
+	if s.Authority != nil {
+		out.AuthoritySha256 = s.Authority()
+	}
+	return out, nil
+}
+
+const joiner = session.Roles(1) << int(v1.Role_ROLE_JOINER)
+
+// joins reads what is said of a token that lets a node join. It holds for a short time
+// in any case: it lies about in scripts and in the memory of machines that are set up.
+func joins(f *input.Fields, req *v1.CreateTokenRequest, t *session.Token, now time.Time) {
+	if t.Roles != joiner {
+		f.Refuse("roles", "joiner stands alone: such a token lets a node join, and does nothing else")
+	}
+	if len(req.Agents)+len(req.Policies) > 0 || req.Environment != "" {
+		f.Refuse("roles", "joiner has no agents, policies or environment; leave them out")
+	}
+	f.OptionalID("node", req.Node)
+	t.Node = req.Node
+	t.Expires = now.Add(f.Duration("expiresIn", req.ExpiresIn, input.Caps.JoinTTL)).UnixMilli()
+}
+
+// Use binds the token with which a node is to join to that node. It stands in the log
+// before the membership is changed: whatever becomes of that, no other node comes in by
+// the token, and the same one may ask again.
+func (s *Service) Use(ctx context.Context, node string) error {
+	p := access.From(ctx)
+	cmd := &session.UseToken{
+		NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, ID: p.Token(), Node: node, At: max(s.Now().UnixMilli(), 1),
+	}
+	a, err := s.change(ctx, cmd, func(res *session.Result) error {
+		if res.Code == session.NotFound { // it was revoked meanwhile, or has run out
+			return access.ErrUnknown()
+		}
+		return fault.OfResult(res, "token "+cmd.ID)
+	})
+	if err != nil {
+		return err
+	}
+	if a.Result.Value == 1 {
+		s.tell(ctx, a, record.Change{Event: "token_used", Name: cmd.ID, NS: cmd.NS, By: cmd.By, Says: "node " + node})
+	}
+	return nil
 }
 
 // within refuses a token that is bound to less than its maker is: he could take what is
@@ -108,6 +161,34 @@ func within(p *access.Principal, t *session.Token) error {
 		}
 		if len(x.have) > 0 && (len(x.made) == 0 || slices.ContainsFunc(x.made, beyond)) {
 			return access.Denied("%s: the token that makes this one is bound to %s; give some of these", x.field, strings.Join(x.have, ", "))
+		}
+	}
+	return nil
+}
+
+// EndOf ends the tokens by which a node has joined, before it is removed: else it could
+// make itself a member again for as long as they hold.
+func (s *Service) EndOf(ctx context.Context, node string) error {
+	found, err := s.Store.Get(ctx, session.AccessKey(session.ClusterNamespace), storage.Latest)
+	if err != nil {
+		return fault.OfRead(err)
+	}
+	x, _ := found.Record.(*session.Access)
+	if x == nil {
+		return nil
+	}
+	for i := range x.Tokens {
+		t := &x.Tokens[i]
+		if t.Node != node || t.Used == 0 {
+			continue
+		}
+		cmd := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, ID: t.ID}
+		a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
+		if err != nil {
+			return err
+		}
+		if a.Result.Value == 1 {
+			s.tell(ctx, a, record.Change{Event: "token_revoked", Name: cmd.ID, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
 		}
 	}
 	return nil
@@ -379,7 +460,7 @@ func subjectIn(f *input.Fields, subject string) {
 func tokenOf(t *session.Token) *v1.Token {
 	return &v1.Token{
 		TokenId: t.ID, Label: t.Label, Roles: access.ListRoles(t.Roles), Agents: t.Agents, Policies: t.Policies,
-		ExpiresAt: t.Expires, CreatedAt: t.Made, CreatedBy: t.By, Environment: t.Environment,
+		ExpiresAt: t.Expires, CreatedAt: t.Made, CreatedBy: t.By, Environment: t.Environment, Node: t.Node, UsedAt: t.Used,
 	}
 }
 

@@ -34,6 +34,7 @@ const (
 	Role_ROLE_POLICY_AUTHOR Role = 4 // puts policies
 	Role_ROLE_AUDITOR       Role = 5 // reads everything, changes nothing
 	Role_ROLE_OPERATOR      Role = 6 // sets limits and makes tokens; of $cluster: members and snapshots
+	Role_ROLE_JOINER        Role = 7 // of $cluster, and alone: makes one node a member, once
 )
 
 // Enum value maps for Role.
@@ -46,6 +47,7 @@ var (
 		4: "ROLE_POLICY_AUTHOR",
 		5: "ROLE_AUDITOR",
 		6: "ROLE_OPERATOR",
+		7: "ROLE_JOINER",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED":   0,
@@ -55,6 +57,7 @@ var (
 		"ROLE_POLICY_AUTHOR": 4,
 		"ROLE_AUDITOR":       5,
 		"ROLE_OPERATOR":      6,
+		"ROLE_JOINER":        7,
 	}
 )
 
@@ -214,10 +217,14 @@ type Token struct {
 	// Patterns of the names of policies; all if empty.
 	Policies []string `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
 	// Unix milliseconds; 0: it does not expire.
-	ExpiresAt     int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	CreatedAt     int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
-	CreatedBy     string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
-	Environment   string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`               // of the rulesets of Edictum that its holder gets; production if empty
+	ExpiresAt   int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	CreatedAt   int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
+	CreatedBy   string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
+	Environment string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`               // of the rulesets of Edictum that its holder gets; production if empty
+	// Of ROLE_JOINER: the node that it lets join, as it was made or first used; any if
+	// empty.
+	Node          string `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`
+	UsedAt        int64  `protobuf:"varint,11,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"` // Unix milliseconds; 0: it was not used yet, or is of another role
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +320,20 @@ func (x *Token) GetEnvironment() string {
 		return x.Environment
 	}
 	return ""
+}
+
+func (x *Token) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Token) GetUsedAt() int64 {
+	if x != nil {
+		return x.UsedAt
+	}
+	return 0
 }
 
 type WhoAmIRequest struct {
@@ -457,15 +478,18 @@ type CreateTokenRequest struct {
 	Client    string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"` // who asks
 	// The namespace of the token: the caller's own if empty. $cluster is for those of
 	// $cluster alone.
-	Namespace     string               `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	TokenId       string               `protobuf:"bytes,4,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`                // 4 to 32 small letters and digits, drawn by the caller
-	SecretSha256  []byte               `protobuf:"bytes,5,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"` // of the text of the secret
-	Roles         []Role               `protobuf:"varint,6,rep,packed,name=roles,proto3,enum=govnode.v1.Role" json:"roles,omitempty"`
-	Label         string               `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
-	Agents        []string             `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
-	Policies      []string             `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`
-	ExpiresIn     *durationpb.Duration `protobuf:"bytes,10,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"` // none: it does not expire
+	Namespace    string   `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	TokenId      string   `protobuf:"bytes,4,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`                // 4 to 32 small letters and digits, drawn by the caller
+	SecretSha256 []byte   `protobuf:"bytes,5,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"` // of the text of the secret
+	Roles        []Role   `protobuf:"varint,6,rep,packed,name=roles,proto3,enum=govnode.v1.Role" json:"roles,omitempty"`
+	Label        string   `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
+	Agents       []string `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
+	Policies     []string `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`
+	// None: it does not expire, or of ROLE_JOINER, which has 24 hours at most, after ten
+	// minutes.
+	ExpiresIn     *durationpb.Duration `protobuf:"bytes,10,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	Environment   string               `protobuf:"bytes,11,opt,name=environment,proto3" json:"environment,omitempty"`
+	Node          string               `protobuf:"bytes,12,opt,name=node,proto3" json:"node,omitempty"` // of ROLE_JOINER: the only node that may use it; the first that does if empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,12 +601,22 @@ func (x *CreateTokenRequest) GetEnvironment() string {
 	return ""
 }
 
+func (x *CreateTokenRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
 type CreateTokenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Index uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// SHA-256 of the certificate of the authority that vouches for the node that answers;
+	// empty where that has no TLS. A join token carries it.
+	AuthoritySha256 []byte `protobuf:"bytes,3,opt,name=authority_sha256,json=authoritySha256,proto3" json:"authority_sha256,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CreateTokenResponse) Reset() {
@@ -627,6 +661,13 @@ func (x *CreateTokenResponse) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *CreateTokenResponse) GetAuthoritySha256() []byte {
+	if x != nil {
+		return x.AuthoritySha256
+	}
+	return nil
 }
 
 type ListTokensRequest struct {
@@ -1739,7 +1780,7 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"govnode.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17govnode/v1/common.proto\"Y\n" +
 	"\x06Access\x12'\n" +
 	"\x05scope\x18\x01 \x01(\x0e2\x11.govnode.v1.ScopeR\x05scope\x12&\n" +
-	"\x05roles\x18\x02 \x03(\x0e2\x10.govnode.v1.RoleR\x05roles\"\x93\x02\n" +
+	"\x05roles\x18\x02 \x03(\x0e2\x10.govnode.v1.RoleR\x05roles\"\xc0\x02\n" +
 	"\x05Token\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\tR\atokenId\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12&\n" +
@@ -1752,7 +1793,10 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"created_at\x18\a \x01(\x03R\tcreatedAt\x12\x1d\n" +
 	"\n" +
 	"created_by\x18\b \x01(\tR\tcreatedBy\x12 \n" +
-	"\venvironment\x18\t \x01(\tR\venvironment\"\x0f\n" +
+	"\venvironment\x18\t \x01(\tR\venvironment\x12\x12\n" +
+	"\x04node\x18\n" +
+	" \x01(\tR\x04node\x12\x17\n" +
+	"\aused_at\x18\v \x01(\x03R\x06usedAt\"\x0f\n" +
 	"\rWhoAmIRequest\"\x91\x02\n" +
 	"\x0eWhoAmIResponse\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1c\n" +
@@ -1763,7 +1807,7 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x06 \x01(\x03R\texpiresAt\x12 \n" +
 	"\venvironment\x18\b \x01(\tR\venvironment\x12&\n" +
-	"\x0eauthentication\x18\a \x01(\bR\x0eauthentication\"\xf7\x02\n" +
+	"\x0eauthentication\x18\a \x01(\bR\x0eauthentication\"\x8b\x03\n" +
 	"\x12CreateTokenRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
@@ -1778,10 +1822,12 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"expires_in\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12 \n" +
-	"\venvironment\x18\v \x01(\tR\venvironment\"T\n" +
+	"\venvironment\x18\v \x01(\tR\venvironment\x12\x12\n" +
+	"\x04node\x18\f \x01(\tR\x04node\"\x7f\n" +
 	"\x13CreateTokenResponse\x12'\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.govnode.v1.TokenR\x05token\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"l\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12)\n" +
+	"\x10authority_sha256\x18\x03 \x01(\fR\x0fauthoritySha256\"l\n" +
 	"\x11ListTokensRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x129\n" +
 	"\vconsistency\x18\x02 \x01(\x0e2\x17.govnode.v1.ConsistencyR\vconsistency\"\xad\x01\n" +
@@ -1865,7 +1911,7 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\x11GetQuotasResponse\x12*\n" +
 	"\x06quotas\x18\x01 \x01(\v2\x12.govnode.v1.QuotasR\x06quotas\x12&\n" +
 	"\x04used\x18\x02 \x01(\v2\x12.govnode.v1.QuotasR\x04used\x12#\n" +
-	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex*\x93\x01\n" +
+	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex*\xa4\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1874,7 +1920,8 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\rROLE_APPROVER\x10\x03\x12\x16\n" +
 	"\x12ROLE_POLICY_AUTHOR\x10\x04\x12\x10\n" +
 	"\fROLE_AUDITOR\x10\x05\x12\x11\n" +
-	"\rROLE_OPERATOR\x10\x06*y\n" +
+	"\rROLE_OPERATOR\x10\x06\x12\x0f\n" +
+	"\vROLE_JOINER\x10\a*y\n" +
 	"\x05Scope\x12\x15\n" +
 	"\x11SCOPE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSCOPE_NAMESPACE\x10\x01\x12\x0f\n" +

@@ -936,10 +936,11 @@ const file_govnode_v1_cluster_proto_rawDesc = "" +
 	"\x0eRestoreRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"'\n" +
 	"\x0fRestoreResponse\x12\x14\n" +
-	"\x05index\x18\x01 \x01(\x04R\x05index2\xea\x04\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\xeb\x04\n" +
 	"\x0eClusterService\x12G\n" +
-	"\x06Status\x12\x19.govnode.v1.StatusRequest\x1a\x1a.govnode.v1.StatusResponse\"\x06ڻ\x18\x02\b\x05\x12M\n" +
-	"\aAddNode\x12\x1a.govnode.v1.AddNodeRequest\x1a\x1b.govnode.v1.AddNodeResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12V\n" +
+	"\x06Status\x12\x19.govnode.v1.StatusRequest\x1a\x1a.govnode.v1.StatusResponse\"\x06ڻ\x18\x02\b\x05\x12N\n" +
+	"\aAddNode\x12\x1a.govnode.v1.AddNodeRequest\x1a\x1b.govnode.v1.AddNodeResponse\"\n" +
+	"ڻ\x18\x06\b\x03\x12\x02\x06\a\x12V\n" +
 	"\n" +
 	"RemoveNode\x12\x1d.govnode.v1.RemoveNodeRequest\x1a\x1e.govnode.v1.RemoveNodeResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12n\n" +
 	"\x12TransferLeadership\x12%.govnode.v1.TransferLeadershipRequest\x1a&.govnode.v1.TransferLeadershipResponse\"\tڻ\x18\x05\b\x03\x12\x01\x06\x12R\n" +

@@ -216,6 +216,9 @@ func (c *Config) checkServe() error {
 		if c.Bootstrap || len(c.Join) > 0 {
 			return c.wrong("backend", "only Raft nodes join each other; leave --bootstrap and --join out")
 		}
+		if flag := c.joinTokenFlag(); flag != "" {
+			return c.wrong(flag, "only Raft nodes join each other; nodes over a Redis need no more than its URL, so leave it out")
+		}
 		return nil
 	}
 	if c.Data == "" {
@@ -226,6 +229,15 @@ func (c *Config) checkServe() error {
 	}
 	if c.Replace && len(c.Join) == 0 {
 		return c.wrong("replace", "the members must be asked; give their addresses with --join")
+	}
+	switch flag := c.joinTokenFlag(); {
+	case flag == "":
+	case c.JoinToken != "" && c.JoinTokenFile != "":
+		return c.wrong("join-token", "stands beside --join-token-file; give one of the two")
+	case c.Bootstrap:
+		return c.wrong(flag, "lets a node into a cluster, and --bootstrap begins one; leave one of the two out")
+	case len(c.Join) == 0:
+		return c.wrong(flag, "is shown to a member; give addresses of members with --join")
 	}
 	if c.Bootstrap && c.Nonvoter {
 		return c.wrong("nonvoter", "the first node of a cluster must have a vote; leave --nonvoter or --bootstrap out")
@@ -253,6 +265,20 @@ func (c *Config) checkServe() error {
 	}
 	return nil
 }
+
+// joinTokenFlag is the flag by which a join token is given; empty if none is.
+func (c *Config) joinTokenFlag() string {
+	switch {
+	case c.JoinToken != "":
+		return "join-token"
+	case c.JoinTokenFile != "":
+		return "join-token-file"
+	}
+	return ""
+}
+
+// Joins reports whether a join token is given.
+func (c *Config) Joins() bool { return c.joinTokenFlag() != "" }
 
 func (c *Config) checkDev() error {
 	if c.Backend == "memory" && c.Nodes != 1 {

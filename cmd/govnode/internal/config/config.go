@@ -38,6 +38,9 @@ type Config struct {
 	Backend       string
 	Bootstrap     bool
 	Join          []string
+	JoinToken     string
+	JoinTokenFile string
+	Admission     string
 	JoinTimeout   time.Duration
 	BootstrapWait time.Duration
 	Nonvoter      bool
@@ -123,7 +126,7 @@ func (s setting) env() string {
 // secret reports whether the value may hold a password: it is not printed, and
 // goes to other processes through their environment.
 func (s setting) secret() bool {
-	return s.flag == "redis" || s.flag == "redis-sentinel-password" || s.flag == "token"
+	return s.flag == "redis" || s.flag == "redis-sentinel-password" || s.flag == "token" || s.flag == "join-token"
 }
 
 // text is the meaning without the marks around the name of its value.
@@ -151,7 +154,7 @@ var settings = []setting{
 	{"tls-ca", "", OnServe | OnClient, "", "", "`file` of the certificates in PEM of those who may vouch for others, the ca.crt of govnode tls init; a node with one asks other nodes for certificates, a client command without one trusts those of this system", func(c *Config) any { return &c.TLSCA }},
 	{"tls-client-auth", "", OnServe, "", "", "whether users of the API show certificates, none|optional|require; optional with --tls-ca and none without if empty", func(c *Config) any { return &c.TLSClientAuth }},
 	{"cluster-name", "", OnServe, "govnode", "", "`name` of the cluster of certificates, as govnode tls init was given it; certificates of another one are refused", func(c *Config) any { return &c.ClusterName }},
-	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "open connections to the API at once; more wait to be accepted", func(c *Config) any { return &c.MaxConnections }},
+	{"max-connections", "", OnServe | OnDev, "8192", "1..1048576", "connections to the API that are let in at once; for more, idle ones of the address that has most are closed", func(c *Config) any { return &c.MaxConnections }},
 	{"request-timeout", "", OnServe | OnDev, "30s", "1s..10m", "longest time for one request, its wait for a slot apart", func(c *Config) any { return &c.RequestTimeout }},
 	{"reflection", "", OnServe, "false", "", "let gRPC clients, such as grpcurl, ask for the schema of the API; dev does", func(c *Config) any { return &c.Reflection }},
 
@@ -164,6 +167,9 @@ var settings = []setting{
 	{"backend", "", OnServe | OnDev, "raft", "raft|memory|redis", "what puts commands in order; memory is one node and forgets everything when it ends", func(c *Config) any { return &c.Backend }},
 	{"bootstrap", "", OnServe, "false", "", "begin a new cluster with this node as its first member, if its data folder is empty and no address of --join belongs to one", func(c *Config) any { return &c.Bootstrap }},
 	{"join", "", OnServe, "", "", "Raft `addresses` of members, separated by commas, to ask for admission", func(c *Config) any { return &c.Join }},
+	{"join-token", "", OnServe, "", "", "`text` of a join token, by which this node makes itself a member, see govnode token create --join; whoever sees the flags of processes sees it, so better give --join-token-file", func(c *Config) any { return &c.JoinToken }},
+	{"join-token-file", "", OnServe, "", "", "`file` with the join token; it is read where the data folder is empty, and may be gone later", func(c *Config) any { return &c.JoinTokenFile }},
+	{"admission", "", OnServe, AdmitCertificate, AdmitCertificate + "|" + AdmitToken, "whom the members let join: certificate every node that can reach them, with TLS those with a certificate of a node of this cluster, token those alone that bring a join token or that an operator added; the same on all nodes", func(c *Config) any { return &c.Admission }},
 	{"bootstrap-wait", "", OnServe, "1.5s", "0s..1m", "how long a node that begins a cluster listens first for members of another that take it for theirs", func(c *Config) any { return &c.BootstrapWait }},
 	{"join-timeout", "", OnServe, "1m0s", "1s..1h", "how long to wait for admission", func(c *Config) any { return &c.JoinTimeout }},
 	{"nonvoter", "", OnServe, "false", "", "join as a member that has the state and no vote", func(c *Config) any { return &c.Nonvoter }},
@@ -216,6 +222,12 @@ var settings = []setting{
 const (
 	AuthNone   = "none"
 	AuthTokens = "tokens"
+)
+
+// Whom the members let join.
+const (
+	AdmitCertificate = "certificate"
+	AdmitToken       = "token"
 )
 
 // What becomes of decisions that cannot be written.

@@ -195,6 +195,34 @@ func TestRedisSettingsBelongTogether(t *testing.T) {
 	}
 }
 
+// A join token belongs to a Raft node that joins, and is not shown in what is said of it.
+func TestJoinTokenSettings(t *testing.T) {
+	for args, wrong := range map[string]string{
+		"--data=d --join=h:1 --join-token=gnj_a.secret":                     "",
+		"--data=d --join=h:1 --join-token-file=f":                           "",
+		"--data=d --join=h:1 --join-token-file=f --replace":                 "",
+		"--data=d --join=h:1 --join-token=gnj_a.secret --join-token-file=f": "join-token: ",
+		"--data=d --join-token=gnj_a.secret":                                "give addresses of members with --join",
+		"--data=d --join-token-file=f":                                      "join-token-file: ",
+		"--data=d --join=h:1 --bootstrap --join-token-file=f":               "--bootstrap begins one",
+		"--backend=memory --join-token=gnj_a.secret":                        "only Raft nodes join each other",
+		"--backend=redis --redis=redis://h:1 --join-token-file=f":           "need no more than its URL",
+		"--data=d --admission=token":                                        "",
+		"--data=d --admission=nobody":                                       "must be certificate or token",
+	} {
+		c, err := loadConfig(t, OnServe, nil, strings.Fields(args)...)
+		if err == nil {
+			err = c.Check(OnServe)
+		}
+		if wrong == "" {
+			require.NoError(t, err, args)
+			continue
+		}
+		require.ErrorContains(t, err, wrong, args)
+		require.NotContains(t, err.Error(), "secret", args)
+	}
+}
+
 // A node is secured altogether or not at all, and listens to strangers only where
 // they have to show who they are.
 func TestTLSSettingsBelongTogether(t *testing.T) {

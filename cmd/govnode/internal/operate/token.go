@@ -20,6 +20,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/remote"
 	"example.com/govnode/cmd/govnode/internal/terminal"
 	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 )
 
 // Token is `govnode token`.
@@ -60,7 +61,8 @@ func joinRoles(roles []govnodev1.Role) string {
 
 func tokenCreateCommand() *cobra.Command {
 	var roles, agents, policies []string
-	var label, id, environment string
+	var label, id, environment, node string
+	var join bool
 	var expires time.Duration
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "create",
@@ -70,9 +72,15 @@ again. The namespace is that of --namespace; $cluster is for those who run the c
 itself: members, snapshots, quotas, and the tokens of all namespaces.
 
 The first token is made over the local socket of a node, by the user whose node it is:
---socket DATA/govnode.sock.`,
+--socket DATA/govnode.sock.
+
+With --join it is a join token: a node that is started with --join-token becomes a member
+by it, once, within 10 minutes or what --expires says, 24 hours at most. It carries the
+fingerprint of the authority of the cluster, so that it is shown to nobody else. It issues
+no certificate.`,
 		Example: `  govnode token create --socket data/govnode.sock --namespace team-a --role operator
-  govnode token create --role agent,orchestrator --agents 'bot-*' --policies production`,
+  govnode token create --role agent,orchestrator --agents 'bot-*' --policies production
+  govnode token create --join --node d > d.token`,
 		Args: terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
 		set, err := rolesOf(roles)
@@ -93,20 +101,32 @@ The first token is made over the local socket of a node, by the user whose node 
 			RequestId: remote.NewRequestID(), Client: remote.ClientName, Namespace: c.Namespace, TokenId: id, SecretSha256: sum[:],
 			Roles: set, Label: label, Agents: agents, Policies: policies, Environment: environment,
 		}
+		switch {
+		case join && c.Given("namespace") && c.Namespace != session.ClusterNamespace:
+			return terminal.Usagef("namespace: a join token is of %s; leave it out", session.ClusterNamespace)
+		case !join && node != "":
+			return terminal.Usagef("node: is said of join tokens; give --join as well")
+		}
 		if ns, err := ownNamespace(cmd.Context(), c); err != nil {
 			return err
 		} else if ns != "" && !c.Given("namespace") {
 			req.Namespace = ns
 		}
+		if join {
+			req.Namespace, req.Roles, req.Node = session.ClusterNamespace, []govnodev1.Role{govnodev1.Role_ROLE_JOINER}, node
+		}
 		if expires > 0 {
 			req.ExpiresIn = durationpb.New(expires)
 		}
 		text := "gn_" + req.Namespace + "." + id + "." + secret
-		_, err = remote.Call(cmd.Context(), c, func(n remote.Node, ctx context.Context, req *govnodev1.CreateTokenRequest) (*govnodev1.CreateTokenResponse, error) {
+		made, err := remote.Call(cmd.Context(), c, func(n remote.Node, ctx context.Context, req *govnodev1.CreateTokenRequest) (*govnodev1.CreateTokenResponse, error) {
 			return n.Access.CreateToken(ctx, req)
 		}, req)
 		if err != nil {
 			return err
+		}
+		if join {
+			text = remote.JoinToken{ID: id, Secret: secret, Authority: made.AuthoritySha256}.String()
 		}
 		if c.Output == "json" {
 			return terminal.Say(cmd.OutOrStdout(), `{"token":%q,"tokenId":%q,"namespace":%q}`, text, id, req.Namespace)
@@ -119,8 +139,11 @@ The first token is made over the local socket of a node, by the user whose node 
 	cmd.Flags().StringVar(&label, "label", "", "what it is for, for people")
 	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets, for SDKs of Edictum; production if empty")
 	cmd.Flags().StringVar(&id, "id", "", "its id, 4 to 32 small letters and digits; drawn if empty")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0")
-	_ = cmd.MarkFlagRequired("role")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0, and a join token 10 minutes")
+	cmd.Flags().BoolVar(&join, "join", false, "make a join token, by which one node becomes a member")
+	cmd.Flags().StringVar(&node, "node", "", "`name` of the only node that may use the join token; the first that does if empty")
+	cmd.MarkFlagsOneRequired("role", "join")
+	cmd.MarkFlagsMutuallyExclusive("role", "join")
 	return cmd
 }
 
@@ -185,13 +208,13 @@ func namespaceOf(ctx context.Context, c *config.Config) (string, error) {
 }
 
 func printTokens(w io.Writer, answer *govnodev1.ListTokensResponse) error {
-	t := terminal.NewTable(w, "TOKEN", "ROLES", "AGENTS", "POLICIES", "EXPIRES", "MADE BY", "LABEL")
+	t := terminal.NewTable(w, "TOKEN", "ROLES", "AGENTS", "POLICIES", "EXPIRES", "MADE BY", "LABEL", "NODE")
 	for _, x := range answer.Tokens {
 		expires := "never"
 		if x.ExpiresAt > 0 {
 			expires = time.UnixMilli(x.ExpiresAt).UTC().Format(time.RFC3339)
 		}
-		t.Row(x.TokenId, joinRoles(x.Roles), orAll(x.Agents), orAll(x.Policies), expires, x.CreatedBy, orDash(x.Label))
+		t.Row(x.TokenId, joinRoles(x.Roles), orAll(x.Agents), orAll(x.Policies), expires, x.CreatedBy, orDash(x.Label), nodeOf(x))
 	}
 	if err := t.Flush(); err != nil || len(answer.Denied) == 0 {
 		return err
@@ -201,6 +224,14 @@ func printTokens(w io.Writer, answer *govnodev1.ListTokensResponse) error {
 		t.Row(d.Subject, time.UnixMilli(d.DeniedAt).UTC().Format(time.RFC3339), orDash(d.Reason))
 	}
 	return t.Flush()
+}
+
+// nodeOf is for whom a join token is, and whether it was used.
+func nodeOf(x *govnodev1.Token) string {
+	if x.UsedAt > 0 {
+		return x.Node + " (used)"
+	}
+	return orDash(x.Node)
 }
 
 func orDash(text string) string {
@@ -230,7 +261,9 @@ who waits with it is told so.`,
 			return err
 		}
 		id := args[0]
-		if parts := strings.Split(id, "."); strings.HasPrefix(id, "gn_") && len(parts) > 2 { // the token itself
+		if t, err := remote.ParseJoinToken(id); err == nil {
+			id, ns = t.ID, session.ClusterNamespace
+		} else if parts := strings.Split(id, "."); strings.HasPrefix(id, "gn_") && len(parts) > 2 { // the token itself
 			id = parts[len(parts)-2]
 		}
 		req := &govnodev1.RevokeTokenRequest{RequestId: remote.NewRequestID(), Client: remote.ClientName, Namespace: ns, TokenId: id}

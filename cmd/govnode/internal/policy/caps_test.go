@@ -79,7 +79,7 @@ func TestCapsOfPoliciesAreThoseOfTheState(t *testing.T) {
 
 // A name that no call can have is refused by both.
 func TestToolNamesOfPoliciesAreThoseOfTheState(t *testing.T) {
-	for _, tool := range []string{"a b/c: é", "\u00a0", "", "a\tb", "\x7f", "\u0085"} {
+	for _, tool := range []string{"a b/c: é", "\u00a0", "a\u200bb", "\u0430b", "a ", "", "a\tb", "\x7f", "\u0085"} {
 		inState := session.Validate(&session.PutPolicy{
 			NS: "n", By: session.Maker{Client: "c", Request: "r"}, Name: "p", Digest: session.Digest{1}, Tree: []byte("x"),
 			Limits: session.Limits{MaxConcurrent: 1, PerTool: []session.ToolLimit{{Tool: tool, Max: 1}}},

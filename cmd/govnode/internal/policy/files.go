@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +84,7 @@ func readSource(name string, stdin io.Reader) (*policySource, error) {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	files, hidden, err := engine.ReadFiles(root.FS())
+	files, hidden, err := engine.ReadFiles(folder{root})
 	s := &policySource{path: name, folder: true, hidden: hidden}
 	if err != nil {
 		return nil, s.locate(err)
@@ -93,13 +95,25 @@ func readSource(name string, stdin io.Reader) (*policySource, error) {
 	return s, nil
 }
 
+// A folder is one that policies are read from: nothing outside of it is opened, and what
+// has become a pipe since it was looked at is not waited for.
+type folder struct{ root *os.Root }
+
+// Open implements fs.FS.
+func (f folder) Open(name string) (fs.File, error) {
+	return f.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
 // readPolicyFile reads a file up to what a policy may hold.
 func readPolicyFile(name string) ([]byte, error) {
-	file, err := os.Open(name)
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s: is no regular file", name))
+	}
 	return readContent(file, name)
 }
 

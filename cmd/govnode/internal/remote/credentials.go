@@ -23,7 +23,7 @@ func Token(c *config.Config) (string, error) {
 	case c.Token != "":
 		return c.Token, nil
 	case c.TokenFile != "":
-		return readToken(c.TokenFile)
+		return readToken("token-file", c.TokenFile)
 	case c.Socket != "":
 		return "", nil // who may open it is known
 	}
@@ -34,21 +34,22 @@ func Token(c *config.Config) (string, error) {
 	return tokens[c.Addr], nil
 }
 
-func readToken(file string) (string, error) {
+// readToken reads the file of a setting.
+func readToken(flag, file string) (string, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return "", fmt.Errorf("token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("token-file: others than you may read %s; run chmod 600 %s, and make another token if somebody may have done so", file, file)
+		return "", fmt.Errorf("%s: others than you may read %s; run chmod 600 %s, and make another token if somebody may have done so", flag, file, file)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("token-file: %s has to hold one token and nothing else", file)
+		return "", fmt.Errorf("%s: %s has to hold one token and nothing else", flag, file)
 	}
 	return token, nil
 }

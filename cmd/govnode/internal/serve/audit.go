@@ -2,11 +2,13 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"example.com/govnode/cmd/govnode/internal/config"
 	"example.com/govnode/internal/audit"
@@ -55,10 +57,21 @@ func auditChain(c *config.Config) (*audit.Tail, error) {
 type auditFile struct {
 	path string
 
-	mu   sync.Mutex
-	file *os.File
-	torn bool // the file ends in a line that a full disk or a crash has cut off
+	mu      sync.Mutex
+	file    *os.File
+	torn    bool  // the file ends in a line that a full disk or a crash has cut off
+	regular bool  // it can be flushed, which a pipe cannot
+	due     bool  // it will be flushed, or is being flushed
+	dirty   bool  // it was written to since the latest flush began
+	failed  error // of the latest flush, which nobody was told of yet
 }
+
+// flushEvery bounds what a power cut may take: answers wait for their lines to be
+// written, and not to be flushed.
+const flushEvery = time.Second
+
+// flushPatience is how long the end waits for the last flush, since a disk may hang.
+const flushPatience = 2 * time.Second
 
 var _ server.Reopener = (*auditFile)(nil)
 
@@ -72,7 +85,38 @@ func (a *auditFile) Write(p []byte) (int, error) {
 		}
 		a.torn = false
 	}
-	return a.file.Write(p)
+	n, err := a.file.Write(p)
+	if a.dirty = true; a.regular && !a.due {
+		a.due = true
+		time.AfterFunc(flushEvery, a.beat)
+	}
+	if err == nil && a.failed != nil {
+		err, a.failed = a.failed, nil
+	}
+	return n, err
+}
+
+// beat flushes, and sees to it that what is written meanwhile is flushed too.
+func (a *auditFile) beat() {
+	a.flush()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.due = a.dirty; a.due {
+		time.AfterFunc(flushEvery, a.beat)
+	}
+}
+
+// flush takes what was written to the disk. Whoever writes next is told of an error.
+func (a *auditFile) flush() {
+	a.mu.Lock()
+	f := a.file
+	a.dirty = false
+	a.mu.Unlock()
+	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) {
+		a.mu.Lock()
+		a.failed = fmt.Errorf("%s was not flushed, and its last lines may be lost: %w", a.path, err)
+		a.mu.Unlock()
+	}
 }
 
 // Reopen implements server.Reopener.
@@ -82,21 +126,36 @@ func (a *auditFile) Reopen() error {
 		return fmt.Errorf("cannot append to %s: %w", a.path, err)
 	}
 	torn := endsInLine(a.path)
+	info, err := f.Stat()
 	a.mu.Lock()
 	old := a.file
-	a.file, a.torn = f, torn
+	a.file, a.torn, a.regular = f, torn, err == nil && info.Mode().IsRegular()
 	a.mu.Unlock()
 	if old != nil {
-		_ = old.Close() // every line has been handed to the system already
+		go func() { // every line has been handed to the system already
+			_ = old.Sync()
+			_ = old.Close()
+		}()
 	}
 	return nil
 }
 
-// Close ends the file.
+// Close flushes the file and ends it.
 func (a *auditFile) Close() error {
+	if a.regular {
+		flushed := make(chan struct{})
+		go func() {
+			a.flush()
+			close(flushed)
+		}()
+		select {
+		case <-flushed:
+		case <-time.After(flushPatience):
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.file.Close()
+	return errors.Join(a.failed, a.file.Close())
 }
 
 // endsInLine reports whether a file ends without a newline. What is no file,

@@ -7,3 +7,6 @@ func freeOn(string) func() (uint64, error) { return nil }
 
 // keepToItself cannot be asked for here.
 func keepToItself() error { return nil }
+
+// openFiles cannot tell here.
+func openFiles() int { return 0 }

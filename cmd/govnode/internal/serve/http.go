@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -32,13 +33,15 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           boundBody(h, bodyTimeout),
+		Handler:           lobby.Handler(boundBody(h, bodyTimeout)),
+		ConnContext:       lobby.Context,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerTCP,
+			MaxReadFrameSize:     lobby.MaxFrame,
 			// A peer that vanished without a word is found out, so that its
 			// waits do not stand until their end.
 			SendPingTimeout: pingAfter,

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cmd/govnode/internal/address"
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -134,4 +135,11 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NoError(t, second.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err = answer.ReadString('\n')
 	require.NoError(t, err)
+}
+
+// The lobby counts the bytes of a body when they are read, so that frames have to be as
+// small as it says; else large bodies are taken for floods.
+func TestFramesAreSmall(t *testing.T) {
+	s := newHTTPServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	require.Equal(t, lobby.MaxFrame, s.HTTP2.MaxReadFrameSize)
 }

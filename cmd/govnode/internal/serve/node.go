@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -20,6 +21,7 @@ import (
 	"example.com/govnode/cmd/govnode/internal/policy"
 	"example.com/govnode/cmd/govnode/internal/version"
 	"example.com/govnode/internal/edictum"
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/session"
@@ -28,6 +30,7 @@ import (
 
 // A node is what serve runs: an order of commands and the API on top of it.
 type node struct {
+	lobby  *lobby.Lobby
 	server *server.Server
 	sdks   *edictum.Handler // for SDKs of Edictum; nil without keys
 	store  storage.Store
@@ -51,6 +54,9 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Metric())
 	n := &node{audit: closeAudit}
+	if n.lobby, err = newLobby(c, secure != nil, registry, log); err != nil {
+		return nil, errors.Join(err, closeAudit())
+	}
 	members, err := n.openStore(ctx, c, secure, api, log, registry)
 	if err != nil {
 		return nil, errors.Join(err, closeAudit())
@@ -73,7 +79,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		Audit: audit, AuditChain: chain, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		Certificate: certificateOf(secure), StateDigest: n.digests(),
 		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
-		Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
+		Authority: authority(secure), Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election), PeerTLS: peerDialer(secure, n.member),
 	})
@@ -92,6 +98,28 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 	n.sdks = edictum.New(n.server.Handler(), keys, log)
 	n.sdks.Enter = n.server.Follower
 	return n, nil
+}
+
+// handshakes of one address are begun in a second, for each processor: some hundredths of it.
+const handshakes = 100
+
+// newLobby makes what stands before the API. Connections are files, and the node needs
+// some for itself.
+func newLobby(c *config.Config, secure bool, registry prometheus.Registerer, log *slog.Logger) (*lobby.Lobby, error) {
+	most, outside := c.MaxConnections, 2*c.MaxConnections
+	if files := openFiles(); files > 0 {
+		files -= files / 4
+		if most > files-files/4 {
+			most = files - files/4
+			log.Warn("this process may open too few files for that many connections, and lets fewer in; raise the limit (ulimit -n, LimitNOFILE)", "max-connections", c.MaxConnections, "connections", most)
+		}
+		outside = min(outside, files-most)
+	}
+	turns := 0
+	if secure {
+		turns = handshakes * runtime.GOMAXPROCS(0)
+	}
+	return lobby.New(lobby.Config{Connections: most, Outside: outside, Handshakes: turns, Registry: registry})
 }
 
 // certificateOf returns how the certificate of the node is found; nil if there is none.

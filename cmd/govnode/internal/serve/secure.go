@@ -33,6 +33,14 @@ func openCertificates(c *config.Config, log *slog.Logger) (*pki.Source, error) {
 	return s, nil
 }
 
+// authority is who vouches for this node, for join tokens; nil without TLS.
+func authority(s *pki.Source) func() []byte {
+	if s == nil {
+		return nil
+	}
+	return s.Authority
+}
+
 // peerDialer is how the API of other members is reached; nil without TLS. They are
 // known as members and not by their hosts, and have HTTP/1.1 there, as without it.
 func peerDialer(s *pki.Source, member *cluster.Node) func(ctx context.Context, network, address string) (net.Conn, error) {

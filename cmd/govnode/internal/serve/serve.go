@@ -76,7 +76,7 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 	hangups := make(chan os.Signal, 1) // one that comes before the node serves is not forgotten
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	api, err := address.Listen("listen", c.Listen, c.MaxConnections)
+	api, err := address.Listen("listen", c.Listen, 0)
 	if err != nil {
 		return err
 	}
@@ -103,14 +103,13 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 	} else if c.Insecure {
 		log.Warn("insecure: whoever can reach this node can do everything, since nobody is asked who they are", "listen", c.Listen, "raft-listen", c.RaftListen)
 	}
-	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
-	log.Info("serving", "api", api.Addr().String())
-
 	local, err := node.beside(c, log)
 	if err != nil {
 		return errors.Join(err, node.end(ctx, nil))
 	}
 	defer local.close()
+	_, _ = fmt.Fprintf(stdout, "node %s api=%s pid=%d\n", c.Node, api.Addr(), os.Getpid())
+	log.Info("serving", "api", api.Addr().String())
 	go onHangup(ctx, hangups, func() {
 		node.reopen(c, log)
 		reloadCertificates(secure, log)
@@ -121,7 +120,7 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		go secure.Watch(ctx, certificatesEvery)
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- serveOn(httpServer, api) }()
+	go func() { failed <- serveOn(httpServer, node.lobby.Over(api)) }()
 	select {
 	case err := <-failed:
 		return errors.Join(err, node.end(context.Background(), nil))

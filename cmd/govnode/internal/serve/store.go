@@ -65,6 +65,7 @@ func openMember(ctx context.Context, c *config.Config, secure *pki.Source, api n
 			Address: reachable(c, l.Addr()), APIAddress: reachable(c, api),
 			Bootstrap: c.Bootstrap, BootstrapWait: c.BootstrapWait, Join: c.Join, JoinTimeout: c.JoinTimeout,
 			Nonvoter: c.Nonvoter, Replace: c.Replace,
+			Enlist: enlistment(c, secure, reachable(c, l.Addr()), log), Invited: c.Admission == config.AdmitToken,
 			HeartbeatTimeout: c.Heartbeat, ElectionTimeout: c.Election, LeaderLeaseTimeout: c.LeaderLease,
 			DiskTimeout: c.DiskTimeout, LogStore: c.LogStore, MaxQueue: c.Queue,
 			SnapshotBytes: int64(c.SnapshotBytes), TrailingLogs: uint64(c.TrailingLogs),
@@ -88,7 +89,7 @@ func openMember(ctx context.Context, c *config.Config, secure *pki.Source, api n
 var flagOf = map[string]string{
 	"ID": "node", "Dir": "data", "Address": "advertise", "LogStore": "log-store",
 	"Bootstrap": "bootstrap", "Join": "join", "Nonvoter": "nonvoter", "Replace": "replace",
-	"JoinTimeout": "join-timeout", "HeartbeatTimeout": "raft-heartbeat", "ElectionTimeout": "raft-election",
+	"Enlist": "join-token", "JoinTimeout": "join-timeout", "HeartbeatTimeout": "raft-heartbeat", "ElectionTimeout": "raft-election",
 	"LeaderLeaseTimeout": "raft-leader-lease", "DiskTimeout": "raft-disk-timeout",
 	"MaxQueue": "raft-queue", "SnapshotBytes": "raft-snapshot-bytes",
 }

@@ -55,6 +55,8 @@ const (
 // ClusterServiceClient is a client for the govnode.v1.ClusterService service.
 type ClusterServiceClient interface {
 	Status(context.Context, *v1.StatusRequest) (*v1.StatusResponse, error)
+	// AddNode makes a node a member; with a token of ROLE_JOINER one node, which the
+	// first request names. Again for the same node it has the same answer.
 	AddNode(context.Context, *v1.AddNodeRequest) (*v1.AddNodeResponse, error)
 	RemoveNode(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
@@ -192,6 +194,8 @@ func (c *clusterServiceClient) RepairIDs(ctx context.Context, req *v1.RepairIDsR
 // ClusterServiceHandler is an implementation of the govnode.v1.ClusterService service.
 type ClusterServiceHandler interface {
 	Status(context.Context, *v1.StatusRequest) (*v1.StatusResponse, error)
+	// AddNode makes a node a member; with a token of ROLE_JOINER one node, which the
+	// first request names. Again for the same node it has the same answer.
 	AddNode(context.Context, *v1.AddNodeRequest) (*v1.AddNodeResponse, error)
 	RemoveNode(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
 	TransferLeadership(context.Context, *v1.TransferLeadershipRequest) (*v1.TransferLeadershipResponse, error)
