@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/test/chaos/trail"
 	"example.com/govnode/test/check"
 	"example.com/govnode/test/processes"
 	"example.com/govnode/test/report"
@@ -98,12 +99,20 @@ func run(t *testing.T, seed uint64, length time.Duration) report.Layer {
 		"--raft-snapshot-bytes", "1048576", "--raft-trailing-logs", "16777216", "--log-level", "warn") // the log stays whole: it is the witness
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
+	require.NoError(t, c.Secure(filepath.Join(dir, tlsDir)))
+	require.NoError(t, c.AuditTo(filepath.Join(dir, auditDir)))
 	require.NoError(t, c.Found(20*time.Second))
 	return scenario{
 		name: "L2", dir: dir, cluster: c, kinds: ofRaft, processes: 3,
 		judge: func(h *check.History) []check.Violation { return judge(t, c, h, filepath.Join(dir, logLines)) },
 	}.run(t, seed, length)
 }
+
+// tlsDir is the folder of the certificates of a run, and of the tokens.
+const tlsDir = "tls"
+
+// auditDir is the folder of the audits, which stay when the folder of a node is lost.
+const auditDir = "audit"
 
 // A scenario is clients at work on a cluster that runs, and what befalls it.
 type scenario struct {
@@ -122,12 +131,15 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 	for _, n := range s.cluster.Nodes {
 		addresses = append(addresses, n.API)
 	}
-	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 20 * time.Millisecond, Start: time.Now(), Site: filepath.Join(s.dir, "site")}
+	work := sim.Workload{Name: "main", Addresses: addresses, Clients: 16, Seed: seed, Think: 12 * time.Millisecond, Start: time.Now(), Site: filepath.Join(s.dir, "site")}
+	keys, err := newKeys(s.cluster, &work)
+	require.NoError(t, err)
 	require.NoError(t, work.Prepare(t.Context()))
-	all := &clients{dir: s.dir, work: work, start: monotonic()}
+	all := &clients{dir: s.dir, work: work, start: monotonic(), keys: keys}
+	audits := trail.New(s.cluster, filepath.Join(s.dir, auditDir), time.Now())
 	require.NoError(t, all.begin(s.processes))
 
-	n := &nemesis{cluster: s.cluster, clients: all, kinds: s.kinds, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: s.cluster, clients: all, token: keys.own, audits: audits, kinds: s.kinds, rng: rand.New(rand.NewPCG(seed, 2)), faults: map[string]int{}, log: func(format string, args ...any) {
 		t.Logf("%6.1f s "+format, append([]any{time.Since(began).Seconds()}, args...)...)
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), length)
@@ -145,11 +157,21 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 	violated("heal", s.cluster.Ready(healWithin))
 	h, broken, err := all.end()
 	violated("clients", err)
+	h.Ops = append(h.Ops, n.ops...)
 	time.Sleep(sim.Longest) // real processes have no other clock
 	held, err := work.Final(t.Context(), &h)
 	violated("final", err)
 	violated("orphans", held)
+	violated("heads", audits.Heads(keys.own))
 	for _, v := range append(broken, s.judge(&h)...) {
+		l.Violations = append(l.Violations, v.String())
+	}
+	for _, x := range s.cluster.Nodes {
+		x.Stop(15 * time.Second)
+	}
+	found, err := audits.Judge(h)
+	violated("audit", err)
+	for _, v := range found.Broken {
 		l.Violations = append(l.Violations, v.String())
 	}
 	for _, x := range s.cluster.Nodes {
@@ -158,7 +180,7 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 		}
 	}
 	l.Name, l.Seeds, l.Took, l.Faults = s.name, []uint64{seed}, time.Since(began), n.faults
-	l.Figures, l.P99 = map[string]float64{}, map[string]time.Duration{}
+	l.Figures, l.P99 = map[string]float64{"lines of audits verified": float64(found.Lines), "places without a line where nodes were killed": float64(found.Missing)}, map[string]time.Duration{}
 	count(&l, h)
 	if len(n.answered) > 0 {
 		slices.Sort(n.answered)

@@ -80,6 +80,7 @@ type clients struct {
 	dir   string
 	work  sim.Workload
 	start time.Duration
+	keys  *keys // nil where nobody asks for tokens
 
 	mu   sync.Mutex
 	all  []*group
@@ -88,6 +89,7 @@ type clients struct {
 
 // A group is one process.
 type group struct {
+	name   string
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	said   *bufio.Scanner
@@ -107,11 +109,16 @@ func (c *clients) one() (err error) {
 	c.made++
 	o := order{Workload: c.work, Base: c.start, Out: filepath.Join(c.dir, fmt.Sprintf("history-%d.jsonl", c.made))}
 	o.Name, o.Seed = fmt.Sprintf("c%d", c.made), c.work.Seed+uint64(c.made)*1000
+	if c.keys != nil {
+		if o.Token, err = c.keys.give(o.Name); err != nil {
+			return err
+		}
+	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	g := &group{cmd: exec.Command(os.Args[0], "-test.run=^TestClients$", "-test.timeout=24h"), output: &strings.Builder{}}
+	g := &group{name: o.Name, cmd: exec.Command(os.Args[0], "-test.run=^TestClients$", "-test.timeout=24h"), output: &strings.Builder{}}
 	g.cmd.Env = append(os.Environ(), clientsEnv+"="+string(text))
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	g.cmd.Stderr = g.output
@@ -169,6 +176,15 @@ func (c *clients) replace(rng *rand.Rand) func() {
 		return nil // there are fewer of them, and the end will tell
 	}
 	return func() {}
+}
+
+// some returns the name of one of the processes; ok is false while they rest.
+func (c *clients) some(rng *rand.Rand) (name string, ok bool) {
+	if !c.mu.TryLock() {
+		return "", false
+	}
+	defer c.mu.Unlock()
+	return c.all[rng.IntN(len(c.all))].name, true
 }
 
 // end lets all clients finish, and returns what they all wrote down, and what of it

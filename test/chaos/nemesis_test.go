@@ -11,6 +11,8 @@ import (
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/test/chaos/trail"
+	"example.com/govnode/test/check"
 	"example.com/govnode/test/processes"
 )
 
@@ -21,13 +23,16 @@ type nemesis struct {
 	kinds   []kind
 	rng     *rand.Rand // of the plan
 	clocks  clocks
+	token   string // of the namespace of the clients
+	audits  *trail.Trail
 	log     func(format string, args ...any)
 
 	mu       sync.Mutex
 	faults   map[string]int
 	answered []time.Duration // from the kill of a leader to the first answer
 	broken   []error
-	down     int // nodes that were killed and not started again
+	ops      []check.Op // of its own
+	down     int        // nodes that were killed and not started again
 }
 
 // A kind is what may go wrong. It returns what mends it, or nil if there was
@@ -56,6 +61,7 @@ var ofRaft = []kind{
 	{"replace", (*nemesis).replace},
 	{"restore", (*nemesis).restore},
 	{"kill clients", (*nemesis).killClients},
+	{"revoke a token", (*nemesis).revoke},
 	{"time of day jumps", (*nemesis).wallJump},
 	{"monotonic clock jumps", (*nemesis).monotonicJump},
 	{"clock rate", (*nemesis).clockRate},
@@ -100,6 +106,14 @@ func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Du
 	n.mu.Unlock()
 	sleep(ctx, lasts)
 	mend()
+	for _, x := range n.cluster.Nodes {
+		if n.audits == nil {
+			return
+		}
+		if err := n.audits.Keep(x); err != nil {
+			n.broke(err)
+		}
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -130,6 +144,9 @@ func (n *nemesis) follower(rng *rand.Rand) *processes.Node {
 }
 
 func (n *nemesis) everybody() []string { return append(n.cluster.Names(), processes.Clients) }
+
+// now is the time of the clients.
+func (n *nemesis) now() time.Duration { return monotonic() - n.clients.start }
 
 func (n *nemesis) broke(err error) {
 	n.mu.Lock()
@@ -202,7 +219,7 @@ func (n *nemesis) firstAnswer(dead *processes.Node) bool {
 			continue
 		}
 		go func() {
-			counters := govnodev1connect.NewCounterServiceClient(n.cluster.HTTP, "http://"+x.API)
+			counters := govnodev1connect.NewCounterServiceClient(n.cluster.With(n.token), n.cluster.URL(x))
 			for ctx.Err() == nil {
 				attempt, end := context.WithTimeout(ctx, 300*time.Millisecond)
 				_, err := counters.Get(attempt, &v1.GetRequest{Key: "a"})
@@ -332,7 +349,7 @@ func (n *nemesis) lostReplies(rng *rand.Rand) func() {
 }
 
 func (n *nemesis) members(x *processes.Node) govnodev1connect.ClusterServiceClient {
-	return govnodev1connect.NewClusterServiceClient(n.cluster.HTTP, "http://"+x.API)
+	return govnodev1connect.NewClusterServiceClient(n.cluster.HTTP, n.cluster.URL(x))
 }
 
 func (n *nemesis) transfer(rng *rand.Rand) func() {

@@ -122,6 +122,7 @@ func ofRedis(r *redis) []kind {
 		}},
 		{"loss", (*nemesis).loss},
 		{"kill clients", (*nemesis).killClients},
+		{"revoke a token", (*nemesis).revoke},
 	}
 }
 
@@ -169,6 +170,8 @@ func runOnRedis(t *testing.T, seed uint64, length time.Duration) report.Layer {
 		"--backend", "redis", "--redis", "redis://"+r.address, "--log-level", "warn")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
+	require.NoError(t, c.Secure(filepath.Join(dir, tlsDir)))
+	require.NoError(t, c.AuditTo(filepath.Join(dir, auditDir)))
 	require.NoError(t, r.start())
 	defer r.kill()
 	for _, n := range c.Nodes {
@@ -180,7 +183,7 @@ func runOnRedis(t *testing.T, seed uint64, length time.Duration) report.Layer {
 
 // judgeAnswers runs the checks that need no log.
 func judgeAnswers(h *check.History) (broken []check.Violation) {
-	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Holders, check.Tokens, check.Linearizable} {
+	for _, check := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Holders, check.Tokens, check.RevokedAnswers, check.Linearizable} {
 		broken = append(broken, check(*h)...)
 	}
 	return broken

@@ -152,12 +152,14 @@ func (s *soak) window(length time.Duration) (w window) {
 		addresses = append(addresses, n.API)
 	}
 	work := sim.Workload{Name: fmt.Sprint("w", s.count), Addresses: addresses, Clients: 8, Seed: s.seed + uint64(s.count), Think: 20 * time.Millisecond, Start: time.Now()}
+	keys, err := newKeys(s.rig.Cluster, &work)
+	require.NoError(s.t, err)
 	if s.count == 1 {
 		require.NoError(s.t, work.Prepare(s.t.Context()))
 	}
-	all := &clients{dir: dir, work: work, start: monotonic()}
+	all := &clients{dir: dir, work: work, start: monotonic(), keys: keys}
 	require.NoError(s.t, all.begin(3))
-	n := &nemesis{cluster: s.rig.Cluster, clients: all, kinds: ofRaft, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
+	n := &nemesis{cluster: s.rig.Cluster, clients: all, token: keys.own, kinds: ofRaft, rng: s.rng, faults: map[string]int{}, log: func(format string, args ...any) {
 		s.t.Logf("%7.1f s "+format, append([]any{time.Since(s.began).Seconds()}, args...)...)
 	}}
 	clear(s.rig.Faults)
@@ -170,6 +172,7 @@ func (s *soak) window(length time.Duration) (w window) {
 	violated("heal", s.rig.Whole())
 	h, broken, err := all.end()
 	violated("clients", err)
+	h.Ops = append(h.Ops, n.ops...)
 	for _, v := range broken {
 		w.Violations = append(w.Violations, v.String())
 	}
@@ -199,7 +202,7 @@ func (s *soak) window(length time.Duration) (w window) {
 		}
 	}
 	s.base = counters
-	for _, judge := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Answers, check.Holders, check.Tokens} {
+	for _, judge := range []func(check.History) []check.Violation{check.Sums, check.Spent, check.Answers, check.Holders, check.Tokens, check.RevokedAnswers} {
 		for _, v := range judge(h) {
 			w.Violations = append(w.Violations, v.String())
 		}

@@ -162,3 +162,23 @@ func TestWhatIsAllowed(t *testing.T) {
 		})
 	}
 }
+
+// What was asked for with a token stands before its revocation.
+func TestRevoked(t *testing.T) {
+	revoke := Op{Kind: Revoke, Object: "t1", ID: "r", Call: 10, Return: 20, Index: 5, Outcome: Applied}
+	before := Op{Kind: Increment, ID: "a", Shown: "t1", Call: 5, Return: 30, Index: 4, Outcome: Applied}
+	refused := Op{Kind: Increment, ID: "b", Shown: "t1", Call: 21, Return: 30, Outcome: NotApplied}
+	other := Op{Kind: Increment, ID: "c", Shown: "t2", Call: 21, Return: 30, Index: 7, Outcome: Applied}
+	require.Empty(t, RevokedAnswers(History{Ops: []Op{before, refused, other, revoke}}))
+	late, behind := before, before
+	late.Call = 21
+	behind.Index = 6
+	require.Len(t, RevokedAnswers(History{Ops: []Op{late, revoke}}), 1)
+	require.Len(t, RevokedAnswers(History{Ops: []Op{behind, revoke}}), 1)
+	revoke.Outcome = Unknown
+	require.Empty(t, RevokedAnswers(History{Ops: []Op{late, revoke}}), "nobody was told that it was revoked")
+
+	log := []Effect{{Kind: Increment, ID: "a", By: "p1", Index: 4}, {Kind: Revoke, Object: "t1", By: "p1", Index: 5}, {Kind: Increment, ID: "c", By: "p2", Index: 6}, {Kind: End, ID: "d", Index: 7}}
+	require.Empty(t, Revoked(History{Effects: log}))
+	require.Len(t, Revoked(History{Effects: append(log, Effect{Kind: Acquire, ID: "e", By: "p1", Index: 8})}), 1)
+}

@@ -39,6 +39,7 @@ const (
 	Kill      Kind = "kill"
 	Adjust    Kind = "adjust" // Object is a budget
 	Vote      Kind = "vote"   // Object is an approval; Amount is 1 for it, -1 against it
+	Revoke    Kind = "revoke" // Object is a token
 
 	// Effects alone.
 	Made     Kind = "made"     // a budget
@@ -59,6 +60,8 @@ type Op struct {
 	Costs  []Cost `json:",omitempty"` // of a Begin, as it is assumed; of an End, as it is reported
 	Call   time.Duration
 	Return time.Duration
+
+	Shown string `json:",omitempty"` // the token that was shown, where that is known
 
 	Outcome Outcome
 	// What the answer said.
@@ -96,6 +99,7 @@ type Effect struct {
 	Index   uint64
 	Granted bool          // of an Acquire or a Begin
 	Agent   string        // of a Begin; who votes
+	By      string        // the principal that asked for it, or for what it ends the wait of; of a Revoke, who is revoked
 	Open    int           // of a Swept: how many sessions of the agent are open
 	At      time.Duration // of the log
 	Amount  int64         // of a Take or an Adjust
@@ -141,7 +145,7 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // All runs every check of this package.
 func All(h History) (broken []Violation) {
-	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Budgets, Spent, Signals, Approvals, Linearizable} {
+	for _, check := range []func(History) []Violation{Order, Once, Definite, Counters, Holders, Tokens, Rates, Budgets, Spent, Signals, Approvals, Revoked, RevokedAnswers, Linearizable} {
 		broken = append(broken, check(h)...)
 	}
 	return broken

@@ -57,6 +57,7 @@ type cluster struct {
 	dir     string       // of its data, and of what tests write
 	runs    []run
 	http    *http.Client
+	scheme  string // of the API
 	token   string // that requests show; empty: none
 
 	mu     sync.Mutex
@@ -93,7 +94,7 @@ func start(t *testing.T, backend string, more ...string) *cluster {
 func newCluster(t *testing.T, backend string) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, dir: t.TempDir(), nodes: map[string]node{},
+		t: t, dir: t.TempDir(), nodes: map[string]node{}, scheme: "http",
 		http: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}},
 	}
 	switch backend {
@@ -293,7 +294,7 @@ func (c *cluster) back(killed ...node) {
 
 // takesWork asks a node whether it is ready, and returns what it says if not.
 func (c *cluster) takesWork(n node) error {
-	res, err := c.http.Get("http://" + n.api + "/readyz")
+	res, err := c.http.Get(c.scheme + "://" + n.api + "/readyz")
 	if err != nil {
 		return err
 	}
@@ -350,7 +351,7 @@ func (c *cluster) tryAs(token string, n node, method string, body, answer any) (
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.api+"/govnode.v1."+method, bytes.NewReader(content))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.scheme+"://"+n.api+"/govnode.v1."+method, bytes.NewReader(content))
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,11 +75,14 @@ func startRedisCluster(t *testing.T) string {
 }
 
 // freePort finds one below those that the kernel gives to connections, so that
-// it is still free when a server comes back to it.
-func freePort(t *testing.T) string {
+// it is still free when a server comes back to it. It is none that somebody else will take.
+func freePort(t *testing.T, but ...string) string {
 	t.Helper()
 	for port := 15000 + os.Getpid()%100*50; port < 20000; port++ {
 		address := fmt.Sprintf("127.0.0.1:%d", port)
+		if slices.Contains(but, address) {
+			continue
+		}
 		if l, err := net.Listen("tcp", address); err == nil {
 			require.NoError(t, l.Close())
 			return address

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,6 +28,8 @@ type Cluster struct {
 	Network Network
 	Nodes   []*Node
 	HTTP    *http.Client // reaches the nodes as their clients do
+	// Secured is nil where nodes speak plain text and ask nobody who they are.
+	Secured *Secured
 }
 
 // A Node is one node of the program: a place, a folder, and at times a process.
@@ -35,6 +38,13 @@ type Node struct {
 	Dir  string // of its data
 	API  string // address
 	Raft string // address of the port between nodes
+	// Audit is the file of its audit, which lies in its folder unless AuditTo says
+	// otherwise.
+	Audit string
+	// Socket is the path over which tokens are made, of a secured cluster.
+	Socket string
+	// Prints gets all that processes of the node print, from their next start on; nil is nobody.
+	Prints io.Writer
 	// Wiped says that what the folder once had is lost, as Wipe does.
 	Wiped atomic.Bool
 
@@ -42,10 +52,20 @@ type Node struct {
 	args    []string // beside those that each start is given
 	command []string // what it begins with at its place
 	listen  string
+	secured []string // flags; none: --insecure
 
 	mu     sync.Mutex
 	run    *process // nil while there is none
+	lives  []Life
 	failed []error
+}
+
+// A Life is one run of a node's process.
+type Life struct {
+	Audit int64     // how long the file of its audit was as it began
+	Ended time.Time // zero while it goes on
+	// Orderly says that the process ended as it was asked to.
+	Orderly bool
 }
 
 // A process is one run of a node.
@@ -63,6 +83,7 @@ func New(program string, network Network, size int, dir func(node string) string
 	for i := range size {
 		n := &Node{Name: fmt.Sprintf("n%d", i+1), program: program, args: args}
 		n.Dir = dir(n.Name)
+		n.Audit = filepath.Join(n.Dir, "audit.jsonl")
 		listen, advertise, command, err := network.Place(n.Name)
 		if err != nil {
 			return nil, err
@@ -73,6 +94,16 @@ func New(program string, network Network, size int, dir func(node string) string
 		c.Nodes = append(c.Nodes, n)
 	}
 	return c, nil
+}
+
+// AuditTo has each node write its audit to a file of a folder, so that the node's own
+// may go without it. No node has been started yet.
+func (c *Cluster) AuditTo(folder string) error {
+	for _, n := range c.Nodes {
+		n.Audit = filepath.Join(folder, n.Name+".audit.jsonl")
+		n.args = append(slices.Clone(n.args), "--audit", n.Audit)
+	}
+	return wrap("the folder of audits", os.MkdirAll(folder, 0o700))
 }
 
 // Found starts the first node as the first member of a cluster and lets the
@@ -119,6 +150,11 @@ func (c *Cluster) Ready(within time.Duration) error {
 }
 
 func (c *Cluster) well() error {
+	if c.Secured != nil {
+		if err := c.Secured.operator(c.Nodes); err != nil {
+			return err
+		}
+	}
 	leaders := map[string]bool{}
 	for _, n := range c.Nodes {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -140,9 +176,17 @@ func (c *Cluster) well() error {
 	return nil
 }
 
+// URL is where the API of a node is.
+func (c *Cluster) URL(n *Node) string {
+	if c.Secured != nil {
+		return "https://" + n.API
+	}
+	return "http://" + n.API
+}
+
 // Status asks a node how it sees the cluster.
 func (c *Cluster) Status(ctx context.Context, n *Node) (*v1.StatusResponse, error) {
-	return govnodev1connect.NewClusterServiceClient(c.HTTP, "http://"+n.API, connect.WithProtoJSON()).Status(ctx, &v1.StatusRequest{})
+	return govnodev1connect.NewClusterServiceClient(c.HTTP, c.URL(n), connect.WithProtoJSON()).Status(ctx, &v1.StatusRequest{})
 }
 
 // Leader returns the node that most recently was said to lead, or nil.
@@ -173,6 +217,9 @@ func (c *Cluster) Close() error {
 		n.Kill()
 	}
 	c.HTTP.CloseIdleConnections()
+	if c.Secured != nil {
+		return errors.Join(os.RemoveAll(c.Secured.sockets), c.Network.Close())
+	}
 	return c.Network.Close()
 }
 
@@ -190,19 +237,33 @@ func (n *Node) StartUnder(command []string, flags ...string) error {
 	if err := os.MkdirAll(n.Dir, 0o700); err != nil {
 		return wrap(n.Name, err)
 	}
-	line := slices.Concat(n.command, command, []string{n.program, "serve", "--node", n.Name, "--data", n.Dir, "--insecure",
-		"--listen", fmt.Sprintf("%s:%d", n.listen, APIPort), "--raft-listen", fmt.Sprintf("%s:%d", n.listen, RaftPort)}, n.args, flags)
+	security := n.secured
+	if security == nil {
+		security = []string{"--insecure"}
+	}
+	line := slices.Concat(n.command, command, []string{n.program, "serve", "--node", n.Name, "--data", n.Dir,
+		"--listen", fmt.Sprintf("%s:%d", n.listen, APIPort), "--raft-listen", fmt.Sprintf("%s:%d", n.listen, RaftPort)}, security, n.args, flags)
+	var life Life
+	if info, err := os.Stat(n.Audit); err == nil {
+		life.Audit = info.Size()
+	}
 	p := &process{cmd: exec.Command(line[0], line[1:]...), ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.Stdout = &p.output
+	if n.Prints != nil {
+		p.cmd.Stdout = io.MultiWriter(&p.output, n.Prints)
+	}
+	p.cmd.Stderr = p.cmd.Stdout
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return wrap(n.Name, err)
 	}
-	n.run = p
+	n.run, n.lives = p, append(n.lives, life)
 	go func() {
 		err := p.cmd.Wait()
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		last := &n.lives[len(n.lives)-1]
+		last.Ended, last.Orderly = time.Now(), err == nil
 		if n.run == p {
 			n.run = nil
 		}
@@ -261,6 +322,13 @@ func (n *Node) Pause() (resume func()) {
 		return nil
 	}
 	return func() { _ = syscall.Kill(-pid, syscall.SIGCONT) } // it may have been killed
+}
+
+// Lives are the runs of its process, in their order.
+func (n *Node) Lives() []Life {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.lives)
 }
 
 // Failures are the ends that nobody asked for, with the last that was printed.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,20 +24,25 @@ const (
 type proxies struct {
 	skies
 	places
-	base string
+	listen, advertise string // what addresses begin with
 
 	mu        sync.Mutex
 	listeners []net.Listener
 }
 
+// networks counts those of this process, each of which has addresses of its own.
+var networks atomic.Int32
+
 func newProxies() *proxies {
-	return &proxies{base: fmt.Sprintf("127.%d.", 1+os.Getpid()%250)}
+	n := int(networks.Add(1)-1) % 127
+	of := 1 + os.Getpid()%250
+	return &proxies{listen: fmt.Sprintf("127.%d.%d.", of, 2*n), advertise: fmt.Sprintf("127.%d.%d.", of, 2*n+1)}
 }
 
 // Place implements Network.
 func (x *proxies) Place(node string) (listen, advertise string, command []string, err error) {
 	n, anew := x.number(node)
-	listen, advertise = fmt.Sprintf("%s1.%d", x.base, n), fmt.Sprintf("%s2.%d", x.base, n)
+	listen, advertise = fmt.Sprint(x.listen, n), fmt.Sprint(x.advertise, n)
 	if !anew {
 		return listen, advertise, nil, nil
 	}

@@ -26,6 +26,9 @@ const (
 		"require_human_approval: true\napproval: {required: 2, denials: 1, timeout: 6s, max_pending: 64}\n"
 )
 
+// People are who decides.
+var People = []string{"amy", "bob"}
+
 // asked begins a call that waits for two people, who vote meanwhile: mostly for
 // it, and sometimes too late or not at all. It ends what was admitted.
 func (w *worker) asked(ctx context.Context) {
@@ -41,11 +44,12 @@ func (w *worker) asked(ctx context.Context) {
 	c := client.Call{ID: o.ID, Tool: "t", TTL: 5 * time.Second, Wait: time.Duration(1+w.rng.IntN(7)) * time.Second}
 	id := session.ApprovalID("default", s.ID(), o.ID)
 	var votes sync.WaitGroup
-	for _, approver := range []string{"amy", "bob"} {
+	for _, approver := range People {
 		if w.rng.IntN(12) == 0 {
 			continue
 		}
-		node, after, approve := w.approvals[w.rng.IntN(len(w.approvals))], time.Duration(w.rng.ExpFloat64()*float64(time.Second)), w.rng.IntN(10) > 0
+		nodes := w.approvals[approver]
+		node, after, approve := nodes[w.rng.IntN(len(nodes))], time.Duration(w.rng.ExpFloat64()*float64(time.Second)), w.rng.IntN(10) > 0
 		votes.Go(func() {
 			_ = pause(ctx, after)
 			w.vote(ctx, node, id, approver, approve)
@@ -76,6 +80,9 @@ func (w *worker) vote(ctx context.Context, node approver, id, who string, approv
 		o.Amount, decision = -1, v1.Vote_VOTE_DENY
 	}
 	w.recorder.begun(o)
+	if w.people[who] != nil {
+		who = "" // it is theirs as whom they are known
+	}
 	unknown := false
 	for range 8 {
 		res, err := func() (*v1.ApprovalServiceDecideResponse, error) {

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -44,17 +47,43 @@ type Workload struct {
 	Think     time.Duration
 	Start     time.Time // from which times are counted, by the monotonic clock
 	Site      string    // file that all processes share, where those who hold slots meet; "" if there is none
+	// Authority is the file of those who vouch for the nodes, which then speak TLS;
+	// "" where they speak plain text.
+	Authority string
+	// Token is the file of the token that the clients show, which may be another the
+	// next time it is looked at; "" where nobody asks for one.
+	Token string
+	// Voters are such files of those who decide approvals, by their names.
+	Voters map[string]string
 }
 
 // worker is the i-th of the clients.
 func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 	w := &worker{
 		name: fmt.Sprintf("%s-%d", l.Name, i), rng: rand.New(rand.NewPCG(l.Seed, uint64(i))), recorder: rec, think: l.Think,
-		http: &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second}}},
 		turn: make(chan struct{}, 1),
 	}
-	w.http.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
-	c, err := client.New(client.Config{Addresses: l.Addresses, Name: w.name, HTTPClient: w.http, Logger: slog.New(slog.DiscardHandler)})
+	var err error
+	if w.http, err = l.http(l.Token); err != nil {
+		return nil, err
+	}
+	for who, token := range l.Voters {
+		if w.people == nil {
+			w.people = map[string]*http.Client{}
+		}
+		if w.people[who], err = l.http(token); err != nil {
+			return nil, err
+		}
+	}
+	var urls []string
+	scheme := "http://"
+	if l.Authority != "" {
+		scheme = "https://"
+	}
+	for _, a := range l.Addresses {
+		urls = append(urls, scheme+a)
+	}
+	c, err := client.New(client.Config{Addresses: urls, Name: w.name, HTTPClient: w.http, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +91,52 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 	if l.Site != "" {
 		w.site = &site{path: l.Site, start: l.Start}
 	}
-	w.reach(l.Addresses)
+	w.reach(urls)
 	return w, nil
 }
+
+// http is how a client reaches the nodes, and the file of what it shows them.
+func (l Workload) http(token string) (*http.Client, error) {
+	to := &http.Transport{Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second}}
+	if l.Authority == "" {
+		to.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		pem, err := os.ReadFile(l.Authority)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("sim: %s has no certificate", l.Authority)
+		}
+		to.Protocols.SetHTTP2(true)
+		to.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
+	}
+	if token == "" {
+		return &http.Client{Transport: to}, nil
+	}
+	return &http.Client{Transport: &shower{token, to}}, nil
+}
+
+// A shower shows the token of a file with each request.
+type shower struct {
+	path string
+	to   *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *shower) RoundTrip(r *http.Request) (*http.Response, error) {
+	token, err := os.ReadFile(s.path)
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(token))
+	return s.to.RoundTrip(r)
+}
+
+// CloseIdleConnections is what http.Client asks for.
+func (s *shower) CloseIdleConnections() { s.to.CloseIdleConnections() }
 
 // Prepare makes the pools, the rates, the budgets and the policy that the clients use.
 func (l Workload) Prepare(ctx context.Context) error {

@@ -75,6 +75,9 @@ func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 		for j, r := range w.state.ApplyAll(at, commands) {
 			if e, ok := effectOf(commands[j], &r, tokens); ok {
 				e.Index, e.At = i, w.state.Now()
+				if e.Kind != check.Revoke {
+					e.By = askedBy(commands[j], e.Kind)
+				}
 				w.look(&e)
 				w.effects = append(w.effects, e)
 			}
@@ -212,6 +215,16 @@ func (w *witness) look(e *check.Effect) {
 	}
 }
 
+// askedBy is the principal that a command is of. What a node does for somebody to give
+// up what he waits for, or to keep it, is nobody's; what lets him in is his.
+func askedBy(c session.Command, does check.Kind) string {
+	a := c.Authority()
+	if a == nil || a.Principal == (session.Principal{}) || a.Behalf && does != check.Begin && does != check.Acquire && does != check.Take {
+		return ""
+	}
+	return fmt.Sprintf("%x", a.Principal)
+}
+
 // effectOf returns what a command has changed, if it did and clients ask for such
 // changes. A slot may be granted before it is claimed: it is the claim that
 // counts, once for each token.
@@ -260,6 +273,9 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 	case *session.Signal:
 		kind := map[session.SignalKind]check.Kind{session.Stop: check.Stop, session.Continue: check.Continue, session.Kill: check.Kill}[c.Signal]
 		return check.Effect{Kind: kind, Object: c.Target.Name, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
+	case *session.RevokeToken:
+		of := session.PrincipalOf(c.NS, "token:"+c.ID)
+		return check.Effect{Kind: check.Revoke, Object: c.ID, ID: c.By.Request, By: fmt.Sprintf("%x", of)}, r.Code == session.Done && !r.Repeat
 	case *session.Swept: // marked again and again it is one mark
 		id := fmt.Sprint("swept ", c.Target.Name, c.Number)
 		first := tokens[id] == 0

@@ -36,10 +36,11 @@ type worker struct {
 	recorder  *recorder
 	client    *client.Client
 	http      *http.Client
+	people    map[string]*http.Client                 // of those who are known by what they show; none where they say their names
 	counters  []govnodev1connect.CounterServiceClient // of each node
 	sessions  []govnodev1connect.SessionServiceClient // likewise
 	limits    []govnodev1connect.LimitServiceClient   // likewise
-	approvals []approver                              // of each node
+	approvals map[string][]approver                   // of each person, at each node
 	governed  *client.OpenSession                     // in which people have to agree to each call; nil if there is none
 	crowded   *client.OpenSession                     // in which calls are made together; nil if there is none
 	think     time.Duration                           // between two operations, on average
@@ -57,18 +58,33 @@ func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.
 		return nil, err
 	}
 	w.client = c
-	w.reach(f.apis())
+	var urls []string
+	for _, a := range f.apis() {
+		urls = append(urls, "http://"+a)
+	}
+	w.reach(urls)
 	return w, nil
 }
 
 // reach makes what asks each node for itself.
-func (w *worker) reach(apis []string) {
-	for _, a := range apis {
-		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, "http://"+a))
-		w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, "http://"+a))
-		w.approvals = append(w.approvals, govnodev1connect.NewApprovalServiceClient(w.http, "http://"+a))
-		w.limits = append(w.limits, govnodev1connect.NewLimitServiceClient(w.http, "http://"+a))
+func (w *worker) reach(urls []string) {
+	w.approvals = map[string][]approver{}
+	for _, a := range urls {
+		w.counters = append(w.counters, govnodev1connect.NewCounterServiceClient(w.http, a))
+		w.sessions = append(w.sessions, govnodev1connect.NewSessionServiceClient(w.http, a))
+		for _, who := range People {
+			w.approvals[who] = append(w.approvals[who], govnodev1connect.NewApprovalServiceClient(w.reaches(who), a))
+		}
+		w.limits = append(w.limits, govnodev1connect.NewLimitServiceClient(w.http, a))
 	}
+}
+
+// reaches is how what somebody decides gets to the nodes.
+func (w *worker) reaches(who string) *http.Client {
+	if c := w.people[who]; c != nil {
+		return c
+	}
+	return w.http
 }
 
 // prepare makes what the workers share.
@@ -170,6 +186,9 @@ func (w *worker) short() time.Duration { return time.Duration(w.rng.Int64N(int64
 func (w *worker) close() error {
 	err := w.client.Close()
 	w.http.CloseIdleConnections()
+	for _, c := range w.people {
+		c.CloseIdleConnections()
+	}
 	return err
 }
 

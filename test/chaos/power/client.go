@@ -19,6 +19,7 @@ import (
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/test/check"
+	"example.com/govnode/test/processes"
 )
 
 const (
@@ -67,16 +68,23 @@ type worker struct {
 	cuts    int64 // after which it has asked again
 }
 
-func newFleet(r *Rig, clients int, rng *rand.Rand) *fleet {
+func newFleet(r *Rig, clients int, rng *rand.Rand) (*fleet, error) {
 	f := &fleet{start: time.Now()}
+	r.audits.Start = f.start
+	token, err := r.Secured.NewToken(r.Nodes[0], namespace, "agent,orchestrator")
+	if err != nil {
+		return nil, err
+	}
 	for i := range clients {
 		w := &worker{name: fmt.Sprintf("w%d", i), fleet: f, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), http: &http.Client{
-			Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext},
+			Transport: processes.Holding(token, &http.Transport{
+				DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSClientConfig: r.Secured.TLS(),
+			}),
 		}}
 		w.nodes = r.connect(w.http)
 		f.workers = append(f.workers, w)
 	}
-	return f
+	return f, nil
 }
 
 // run lets all clients work until ctx is done. What they have begun they end,

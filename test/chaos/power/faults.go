@@ -61,12 +61,13 @@ func ends(x *processes.Node, sentence string) error {
 // fails lets the disk of a node fail, which ends it.
 func (r *Rig) fails(t disks.Tampering, sentence string) error {
 	x := r.any()
-	if err := r.tamper(x, t); err != nil {
-		return err
-	}
-	err := ends(x, sentence)
-	r.leave(x)
-	if err != nil {
+	if err := r.audits.Full(x, func() error {
+		if err := r.tamper(x, t); err != nil {
+			return err
+		}
+		defer r.leave(x)
+		return ends(x, sentence)
+	}); err != nil {
 		return err
 	}
 	return r.restart(x)
@@ -76,6 +77,13 @@ func (r *Rig) fails(t disks.Tampering, sentence string) error {
 // room in the file that it has, and ends then.
 func (r *Rig) full() error {
 	x := r.any()
+	if err := r.audits.Full(x, func() error { return r.fill(x) }); err != nil {
+		return err
+	}
+	return r.restart(x)
+}
+
+func (r *Rig) fill(x *processes.Node) error {
 	release, err := r.disks[x].Fill()
 	if err != nil {
 		return Failure{err}
@@ -94,7 +102,7 @@ func (r *Rig) full() error {
 	if err := release(); err != nil {
 		return Failure{err}
 	}
-	return r.restart(x)
+	return nil
 }
 
 // slow lets each flush of a node take 300 ms for a while, which it must stand.
@@ -111,6 +119,13 @@ func (r *Rig) slow() error {
 // hangs lets the disk of a node hang. It gives it up and ends. What hangs in the
 // kernel keeps the process from ending until then.
 func (r *Rig) hangs(x *processes.Node) error {
+	if err := r.audits.Full(x, func() error { return r.hang(x) }); err != nil {
+		return err
+	}
+	return r.restart(x)
+}
+
+func (r *Rig) hang(x *processes.Node) error {
 	if err := r.tamper(x, disks.Hanging); err != nil {
 		return err
 	}
@@ -122,10 +137,7 @@ func (r *Rig) hangs(x *processes.Node) error {
 		}
 	}
 	r.leave(x)
-	if err := ends(x, sentence); err != nil {
-		return err
-	}
-	return r.restart(x)
+	return ends(x, sentence)
 }
 
 // flip turns a bit in a file of a node that is down. The node serves, or refuses
@@ -156,6 +168,9 @@ func (r *Rig) flip() error {
 	}
 	r.Faults["turned bit, and it refused"]++
 	r.Log("%s refuses %v", x.Name, where)
+	if err := r.audits.Lost(x); err != nil {
+		return Failure{err}
+	}
 	if err := r.disks[x].Wipe(); err != nil {
 		return Failure{err}
 	}

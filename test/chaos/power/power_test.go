@@ -67,7 +67,9 @@ func TestPower(t *testing.T) {
 	}
 	layer.Figures = map[string]float64{
 		"power cuts": float64(cuts), "power cuts of all": float64(whole), "acknowledged and asked again": float64(r.Asked),
-		"acknowledged and lost": float64(r.Lost()), "acknowledged and lost with disks that lie": float64(control.Lost()),
+		"lines of audits verified": float64(r.Audited.Lines), "lines of audits that power cuts took": float64(r.Audited.Taken),
+		"places without a line where nodes were killed": float64(r.Audited.Missing),
+		"acknowledged and lost":                         float64(r.Lost()), "acknowledged and lost with disks that lie": float64(control.Lost()),
 	}
 	layer.P99 = map[string]time.Duration{"nodes take work after a power cut": r.Recovery[len(r.Recovery)*99/100]}
 	layer.Violations = append(layer.Violations, texts(r.Violations)...)
@@ -78,8 +80,8 @@ func TestPower(t *testing.T) {
 		layer.Replay = fmt.Sprintf("GOVNODE_L3=%s GOVNODE_SEED=%d go test -tags hashicorpmetrics ./test/chaos/power -run Power -v -count=1", mode, s.Seed)
 	}
 	require.NoError(t, report.Write(layer))
-	t.Logf("%v: %d operations, %d of them unknown for a while, %d asked again; %v; after a cut nodes take work in %v at most; disks that lie have lost %d",
-		layer.Took.Round(time.Millisecond), r.Ops, r.Unknown, r.Asked, r.Faults, r.Recovery[len(r.Recovery)-1].Round(time.Millisecond), control.Lost())
+	t.Logf("%v: %d operations, %d of them unknown for a while, %d asked again; %v; after a cut nodes take work in %v at most; disks that lie have lost %d; %v",
+		layer.Took.Round(time.Millisecond), r.Ops, r.Unknown, r.Asked, r.Faults, r.Recovery[len(r.Recovery)-1].Round(time.Millisecond), control.Lost(), layer.Figures)
 	if n := len(control.Violations); n > 0 {
 		t.Logf("with disks that lie, for instance: %v", control.Violations[0])
 	}

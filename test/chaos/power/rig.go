@@ -16,6 +16,7 @@ import (
 
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/test/chaos/trail"
 	"example.com/govnode/test/processes"
 	"example.com/govnode/test/processes/disks"
 )
@@ -29,6 +30,7 @@ const (
 
 	poolName, policyName = "narrow", "power"
 	poolSlots            = 2
+	namespace            = "default"
 	policyText           = "name: power\nmax_concurrent: 64\nbackpressure_threshold: 64\nmax_tool_calls: 1000000\n"
 )
 
@@ -41,6 +43,8 @@ type Rig struct {
 	Faults   map[string]int
 	Recovery []time.Duration // from the start of nodes whose power was cut until all are ready
 
+	folder   string // of what is on no disk of the nodes
+	audits   *trail.Trail
 	disks    map[*processes.Node]*disks.Disk
 	tampered map[*processes.Node][]*disks.Tamperer
 }
@@ -67,7 +71,8 @@ func NewRig(program string, network processes.Network, rng *rand.Rand, log func(
 		store, size = "wal", 512 // one file of it has 64 MB
 	}
 	byName := map[string]*disks.Disk{}
-	args = append([]string{"--log-store", store, "--raft-disk-timeout", diskTimeout.String(), "--log-level", "warn"}, args...)
+	// A full disk is met: that nodes refuse new work before it is tried elsewhere.
+	args = append([]string{"--disk-reserve", "0", "--log-store", store, "--raft-disk-timeout", diskTimeout.String(), "--log-level", "warn"}, args...)
 	r.Cluster, err = processes.New(program, network, 3, func(node string) string {
 		d, failed := disks.New(node, size)
 		if failed != nil {
@@ -88,6 +93,13 @@ func NewRig(program string, network processes.Network, rng *rand.Rand, log func(
 	if err != nil || len(r.disks) < len(r.Nodes) {
 		return r, errors.Join(errors.New("power: no disks"), err)
 	}
+	if r.folder, err = os.MkdirTemp("", "govnode-power-*"); err != nil {
+		return r, err
+	}
+	if err := r.Secure(filepath.Join(r.folder, "tls")); err != nil {
+		return r, err
+	}
+	r.audits = trail.New(r.Cluster, r.folder, time.Now())
 	if err := r.Found(readyWithin); err != nil {
 		return r, err
 	}
@@ -106,6 +118,9 @@ func (r *Rig) Close() error {
 	for _, d := range r.disks {
 		err = errors.Join(err, d.Remove())
 	}
+	if r.folder != "" {
+		err = errors.Join(err, os.RemoveAll(r.folder))
+	}
 	return err
 }
 
@@ -113,11 +128,15 @@ func (r *Rig) Close() error {
 func (r *Rig) prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	base := "http://" + r.Nodes[0].API
-	if _, err := govnodev1connect.NewSlotServiceClient(r.HTTP, base).PutPool(ctx, &v1.PutPoolRequest{Pool: poolName, Slots: poolSlots, RequestId: "pool"}); err != nil {
+	token, err := r.Secured.NewToken(r.Nodes[0], namespace, "operator,policy-author")
+	if err != nil {
 		return err
 	}
-	_, err := govnodev1connect.NewPolicyServiceClient(r.HTTP, base).PutPolicy(ctx, &v1.PutPolicyRequest{Name: policyName, Yaml: policyText, RequestId: "policy"})
+	by, base := r.With(token), r.URL(r.Nodes[0])
+	if _, err := govnodev1connect.NewSlotServiceClient(by, base).PutPool(ctx, &v1.PutPoolRequest{Pool: poolName, Slots: poolSlots, RequestId: "pool"}); err != nil {
+		return err
+	}
+	_, err = govnodev1connect.NewPolicyServiceClient(by, base).PutPolicy(ctx, &v1.PutPolicyRequest{Name: policyName, Yaml: policyText, RequestId: "policy"})
 	return err
 }
 
@@ -217,20 +236,22 @@ func (r *Rig) cut(freeze bool, nodes ...*processes.Node) error {
 			n.Pause()
 		}
 	}
-	var errs []error
-	for _, n := range nodes {
-		errs = append(errs, r.disks[n].Cut())
-	}
-	var ends sync.WaitGroup
-	for _, n := range nodes {
-		r.leave(n)
-		ends.Go(func() { n.Kill() })
-	}
-	ends.Wait()
-	for _, n := range nodes {
-		errs = append(errs, r.disks[n].Remount())
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := r.audits.Cut(nodes, func() error {
+		var errs []error
+		for _, n := range nodes {
+			errs = append(errs, r.disks[n].Cut())
+		}
+		var ends sync.WaitGroup
+		for _, n := range nodes {
+			r.leave(n)
+			ends.Go(func() { n.Kill() })
+		}
+		ends.Wait()
+		for _, n := range nodes {
+			errs = append(errs, r.disks[n].Remount())
+		}
+		return errors.Join(errs...)
+	}); err != nil {
 		return Failure{err}
 	}
 	_, err := lastWords(nodes...)
@@ -282,7 +303,7 @@ type connection struct {
 
 func (r *Rig) connect(client *http.Client) (all []connection) {
 	for _, n := range r.Nodes {
-		base := "http://" + n.API
+		base := r.URL(n)
 		all = append(all, connection{
 			govnodev1connect.NewCounterServiceClient(client, base), govnodev1connect.NewSlotServiceClient(client, base),
 			govnodev1connect.NewSessionServiceClient(client, base), govnodev1connect.NewCallServiceClient(client, base),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/test/chaos/trail"
 	"example.com/govnode/test/check"
 	"example.com/govnode/test/processes/disks"
 )
@@ -29,6 +30,7 @@ type Setting struct {
 // A Report says what came of a run.
 type Report struct {
 	Took       time.Duration
+	Audited    trail.Found
 	Faults     map[string]int
 	Ops        int
 	Unknown    int // of which nobody knew for a while what became of them
@@ -51,7 +53,7 @@ func (r *Report) Lost() (n int) {
 // Run runs a cluster on disks that break. The error says that the run could not
 // be made; what is wrong with the cluster is in the report.
 func Run(s Setting) (report *Report, err error) {
-	return run(s, func(r *Rig, f *fleet) error {
+	return run(s, true, func(r *Rig, f *fleet) error {
 		deck := deck(s, r.Rand)
 		end := f.start.Add(s.Length)
 		for i := 0; i < len(deck) || time.Now().Before(end); i++ {
@@ -100,7 +102,7 @@ func deck(s Setting, rng *rand.Rand) (deck []Fault) {
 // notice by themselves that they have lost something, and refuse to go on, what
 // was acknowledged is lost as well.
 func Control(s Setting) (report *Report, err error) {
-	return run(s, func(r *Rig, f *fleet) error {
+	return run(s, false, func(r *Rig, f *fleet) error {
 		r.work(500 * time.Millisecond)
 		for _, n := range r.Nodes {
 			if err := r.tamper(n, disks.Lying); err != nil {
@@ -127,8 +129,9 @@ func Control(s Setting) (report *Report, err error) {
 	})
 }
 
-// run makes a cluster and its clients, lets something happen, heals, and judges.
-func run(s Setting, happen func(*Rig, *fleet) error) (report *Report, err error) {
+// run makes a cluster and its clients, lets something happen, heals, and judges: the
+// audits too, unless disks lie about them.
+func run(s Setting, audited bool, happen func(*Rig, *fleet) error) (report *Report, err error) {
 	rng := rand.New(rand.NewPCG(s.Seed, 3))
 	r, err := NewRig(s.Program, Loopback{}, rng, s.Log, s.Args...)
 	if err != nil {
@@ -138,7 +141,10 @@ func run(s Setting, happen func(*Rig, *fleet) error) (report *Report, err error)
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	f := newFleet(r, s.Clients, rng)
+	f, err := newFleet(r, s.Clients, rng)
+	if err != nil {
+		return nil, err
+	}
 	working, stop := context.WithCancel(context.Background())
 	hard, give := context.WithCancel(context.Background())
 	defer give()
@@ -180,8 +186,15 @@ func run(s Setting, happen func(*Rig, *fleet) error) (report *Report, err error)
 	for _, err := range r.surprises() {
 		f.violated("node", "%v", err)
 	}
+	var found trail.Found
+	if audited && happened == nil {
+		if found, err = r.judgeAudits(h); err != nil {
+			f.violated("audit", "%v", err)
+		}
+		f.broken = append(f.broken, found.Broken...)
+	}
 	report = &Report{
-		Took: f.now(), Faults: r.Faults, Recovery: r.Recovery, Ops: len(h.Ops), Unknown: int(f.unsure.Load()), Asked: int(f.asked.Load()),
+		Audited: found, Took: f.now(), Faults: r.Faults, Recovery: r.Recovery, Ops: len(h.Ops), Unknown: int(f.unsure.Load()), Asked: int(f.asked.Load()),
 		Violations: append(f.broken, judge(h)...),
 	}
 	for _, o := range h.Ops {
@@ -190,6 +203,21 @@ func run(s Setting, happen func(*Rig, *fleet) error) (report *Report, err error)
 		}
 	}
 	return report, nil
+}
+
+// judgeAudits stops the nodes and holds their audits to what befell them.
+func (r *Rig) judgeAudits(h check.History) (found trail.Found, err error) {
+	token, err := r.Secured.NewToken(r.Nodes[0], namespace, "auditor")
+	if err == nil {
+		err = r.audits.Heads(token)
+	}
+	if err != nil {
+		return found, err
+	}
+	for _, n := range r.Nodes {
+		n.Stop(15 * time.Second)
+	}
+	return r.audits.Judge(h)
 }
 
 // judge holds what clients saw to what was promised.

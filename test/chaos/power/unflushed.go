@@ -12,7 +12,7 @@ import (
 // meanwhile is there only as far as the nodes have flushed it. A cluster that
 // could not even start again would prove nothing.
 func Unflushed(s Setting) (*Report, error) {
-	return run(s, func(r *Rig, f *fleet) error {
+	return run(s, false, func(r *Rig, f *fleet) error {
 		r.work(300 * time.Millisecond)
 		for _, n := range r.Nodes {
 			if out, err := exec.Command("sync", "--file-system", r.disks[n].Folder()).CombinedOutput(); err != nil {
