@@ -85,6 +85,14 @@ demo: build ## a fleet on three nodes, which is stopped, asked about, limited, a
 outside: build needs ## the promises, on Raft and on Redis, checked from outside with plain HTTP against real processes
 	$(GO) test -tags $(TAGS),outside -count=1 -timeout 10m ./test/outside
 
+.PHONY: attack
+attack: build needs ## what attackers do, tried on nodes with TLS, tokens and chains, with the table of outcomes: bin/attack/report.md; as root, else some are skipped
+	GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) run ./test/attack
+
+.PHONY: attack-load
+attack-load: build ## how much slower calls of one tenant are under floods of another, beside floods of a sink; 5 minutes
+	GOVNODE_ATTACK_LOAD=$(or $(ROUNDS),5) GOVNODE_BIN=$(CURDIR)/bin/govnode $(GO) test -tags $(TAGS),outside,attack ./test/attack/load -run Measured -v -count=1 -timeout 20m
+
 .PHONY: prove-l0
 prove-l0: ## a million commands of every kind on the state machine and on a model of it; 1 minute
 	GOVNODE_L0=long $(GO) test -tags $(TAGS) ./test/model -run StateMachine -v -count=1 -timeout 10m
@@ -190,7 +198,7 @@ fmt-check:
 .PHONY: vet
 vet:
 	$(GO) vet -tags $(TAGS) ./...
-	$(GO) vet -tags $(TAGS),outside ./test/...
+	$(GO) vet -tags $(TAGS),outside,attack ./test/...
 
 .PHONY: staticcheck
 staticcheck:

@@ -436,9 +436,13 @@ def test_public_cases_on_the_nodes(nodes: Nodes) -> None:
     judged = 0
     same = {"blocked": "denied", "block": "denied", "warn": "warned", "redact": "redacted"}
     for case in (c for s in suites("behavioral", "adversarial") for c in s["fixtures"]):
-        if case["id"] in ("adv-inject-002", "adv-tool-002"):
-            continue  # one contradicts itself, the tool of the other has a NUL in its name: the API refuses that
+        if case["id"] == "adv-inject-002":
+            continue  # it contradicts itself
         run = Case(clients, case)
+        if case["id"] in ("adv-tool-001", "adv-tool-002"):  # a Greek letter that passes for a Latin one, and a NUL:
+            with pytest.raises(govnode.Rejected, match=r"invalid_argument: .*\.tool: "):  # no call has such a tool here
+                run.judge()
+            continue
         verdict, want = run.judge(), case["expected"]
         assert verdict == same.get(want["verdict"], want["verdict"]), (case["id"], run.texts)
         if "message_contains" in want:
@@ -446,7 +450,7 @@ def test_public_cases_on_the_nodes(nodes: Nodes) -> None:
         if want.get("audit_action") == "observed":
             assert any(r.get("observed") for r in run.rules), case["id"]
         judged += 1
-    assert judged == 120
+    assert judged == 119
     for c in clients:
         c.close()
 
