@@ -2,6 +2,8 @@ module example.com/govnode
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	connectrpc.com/connect v1.21.1
 	connectrpc.com/grpcreflect v1.3.1
