@@ -99,16 +99,19 @@ func (c *conn) hold() {
 	}
 }
 
-func (c *conn) earn(n int64) {
-	if c.spare.Load() < mostSpare {
-		c.spare.Add(n)
+// earn lets so much more be read, and returns how much: nothing where enough may be.
+func (c *conn) earn(n int64) int64 {
+	if c.spare.Load() >= mostSpare {
+		return 0
 	}
+	c.spare.Add(n)
 	if c.held.Load() {
 		select {
 		case c.wake <- struct{}{}:
 		default:
 		}
 	}
+	return n
 }
 
 // Close implements net.Conn.
@@ -153,10 +156,10 @@ func Handler(next http.Handler) http.Handler {
 			return
 		}
 		c.requests.Add(1)
-		c.earn(ofRequest)
+		earned := c.earn(ofRequest)
 		defer func() {
 			if r.Context().Err() != nil {
-				c.spare.Add(-ofRequest - givenUp)
+				c.spare.Add(-earned - givenUp) // no more than it brought: many may be given up at once
 			}
 			c.last.Store(c.lobby.clock.Load())
 			c.requests.Add(-1)

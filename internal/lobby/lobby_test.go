@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -283,6 +285,18 @@ func TestFloodsOfFrames(t *testing.T) {
 	}
 }
 
+// underWay is how many requests there are.
+func (h *house) underWay() (n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.places {
+		for c := range p.conns {
+			n += c.requests.Load()
+		}
+	}
+	return n
+}
+
 // What belongs to requests is not slowed.
 func TestRequestsAreNotSlowed(t *testing.T) {
 	h := newHouse(t, Config{Connections: 4, Outside: 4})
@@ -305,6 +319,28 @@ func TestRequestsAreNotSlowed(t *testing.T) {
 	for range 2000 {
 		post(100)
 	}
+
+	// All that a caller waits for may be given up at once, as when it ends.
+	const waits = 200
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	var all sync.WaitGroup
+	for range waits {
+		all.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.address+"/wait", nil)
+			if err == nil {
+				_, err = client.Do(req)
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("a wait that was given up ended with %v", err)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return h.waited.Load() == waits }, 20*time.Second, time.Millisecond)
+	giveUp()
+	all.Wait()
+	require.Eventually(t, func() bool { return h.underWay() == 0 }, 20*time.Second, time.Millisecond)
+	post(100)
 	require.Zero(t, h.slowedFor("frames"))
 }
 
