@@ -135,7 +135,7 @@ func hash(text string) (h session.Digest, err error) {
 // ReadAnchors reads the anchors that were kept elsewhere: lines of logs, of which those
 // of another type are passed over.
 func (k *Against) ReadAnchors(name string, text io.Reader) error {
-	v := &verifier{nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]asked{}, folded: map[session.Key][]*folded{}}
+	v := &verifier{nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]*asked{}, folded: map[session.Key][]*folded{}}
 	if err := v.read(File{name, text}); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -161,13 +161,18 @@ func (k *Against) ReadAnchors(name string, text io.Reader) error {
 func (v *verifier) anchors() {
 	states := map[uint64]*placed{}
 	unsigned := 0
+	signed := map[string]bool{} // nodes
 	look := func(l *placed) {
 		if v.against.Roots != nil {
 			switch err := checkAnchor(l, v.against.Roots); {
+			case errors.Is(err, errUnsigned) && signed[l.Node]:
+				v.wrong(l, "the anchor is not signed, and others of node %s before it are", l.Node)
 			case errors.Is(err, errUnsigned):
 				unsigned++
 			case err != nil:
 				v.wrong(l, "%v", err)
+			default:
+				signed[l.Node] = true
 			}
 		}
 		if l.Anchor.State == "" {
@@ -190,14 +195,52 @@ func (v *verifier) anchors() {
 		look(l)
 		v.hold(l)
 	}
+	if v.against.Roots != nil {
+		for _, node := range v.order {
+			v.unanchored(node)
+		}
+	}
 	if unsigned > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d anchors are not signed: their nodes had no certificate", unsigned))
+	}
+}
+
+// A node that writes has an anchor a minute. It may have been paused, and then its first
+// lines stand shortly before the next one.
+const maxUnanchored, anchorSoon = 5 * time.Minute, time.Minute
+
+// unanchored looks for lines of a node whose anchors were removed.
+func (v *verifier) unanchored(node string) {
+	var since, at time.Time
+	var late *placed
+	for _, l := range v.nodes[node] {
+		now, err := time.Parse(time.RFC3339Nano, l.At)
+		switch {
+		case err != nil:
+			continue
+		case l.Anchor != nil && (late == nil || now.Sub(at) <= anchorSoon):
+			since, late = now, nil
+		case since.IsZero():
+			since = now
+		case late == nil && now.Sub(since) > maxUnanchored:
+			late, at = l, now
+		case late != nil && now.Sub(at) > anchorSoon:
+			v.wrong(late, "node %s has no anchor for %v before this line: they were removed", node, at.Sub(since).Round(time.Second))
+			return
+		}
+	}
+	if late != nil {
+		v.wrong(late, "node %s has no anchor for %v before this line: they were removed", node, at.Sub(since).Round(time.Second))
 	}
 }
 
 // hold holds the lines of a node to an anchor that was kept elsewhere.
 func (v *verifier) hold(kept *placed) {
 	all := v.nodes[kept.Node]
+	if len(all) == 0 && v.bare > 0 {
+		v.wrong(nil, "%s:%d is an anchor of node %s, and no file has a line of that node, while %d have no sealed line at all", kept.file, kept.line, kept.Node, v.bare)
+		return
+	}
 	if len(all) == 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%s:%d is an anchor of node %s, and no file of that node was given", kept.file, kept.line, kept.Node))
 		return

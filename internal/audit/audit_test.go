@@ -75,6 +75,10 @@ func TestTailOf(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, was, tail, "%q", rest)
 	}
+	require.NoError(t, os.WriteFile(path, []byte(strings.TrimSuffix(text, "\n")), 0o600))
+	tail, err = TailOf(path, "n")
+	require.NoError(t, err)
+	require.Equal(t, was, tail, "the byte that ends the last line is missing, and the line is whole")
 	other, err := TailOf(path, "another")
 	require.NoError(t, err)
 	require.Zero(t, other.Seq, "the file is of another node")

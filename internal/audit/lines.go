@@ -87,11 +87,6 @@ func TailOf(path, node string) (Tail, error) {
 	if err != nil {
 		return none, fmt.Errorf("audit: %w", err)
 	}
-	if end := bytes.LastIndexByte(text, '\n'); end >= 0 {
-		text = text[:end]
-	} else {
-		return none, nil
-	}
 	for len(text) > 0 {
 		start := bytes.LastIndexByte(text, '\n') + 1
 		if _, hash, ok := unseal(text[start:]); ok {
@@ -111,6 +106,7 @@ type Line struct {
 	Event     string  `json:"event_type"`
 	Namespace string  `json:"namespace"`
 	Principal string  `json:"principal"`
+	Outcome   string  `json:"outcome"`
 	Change    *Change `json:"change"`
 	Fold      *Fold   `json:"fold"`
 	Anchor    *Anchor `json:"anchor"`

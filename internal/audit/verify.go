@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -88,15 +89,26 @@ type verifier struct {
 	nodes   map[string][]*placed
 	order   []string
 	links   map[session.Key][]*link
-	unknown map[session.Key][]asked
+	unknown map[session.Key][]*asked
 	folded  map[session.Key][]*folded
+	open    []*open
 	against Against
+	bare    int // files without one line of a chain
 }
 
 // An asked is a change that its node has not learned the outcome of.
 type asked struct {
 	digest session.Digest // of what was said
-	likely []session.Code // that it has had, if it was applied
+	likely []session.Code // that it has had, if it was applied; the likeliest first
+	used   bool           // a place of a chain was found to be it
+}
+
+// An open link is one that nothing follows from, and no line says that the chain has
+// ended there. It may have, where that line was lost with its node or with a leadership:
+// what the line said follows from the link, and a place in the namespace's chain is for it.
+type open struct {
+	fold  *asked
+	wrong func() // nil: nothing says that it should have ended
 }
 
 // A folded is a chain as it ended, by the line that says so.
@@ -112,7 +124,7 @@ const maxLine = 4 << 20
 // is known. The error is one of reading.
 func Verify(files []File, against Against) (*Report, error) {
 	v := &verifier{
-		nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]asked{},
+		nodes: map[string][]*placed{}, links: map[session.Key][]*link{}, unknown: map[session.Key][]*asked{},
 		folded: map[session.Key][]*folded{}, against: against,
 	}
 	for _, f := range files {
@@ -139,7 +151,7 @@ func (v *verifier) wrong(at *placed, format string, args ...any) {
 func (v *verifier) read(f File) error {
 	lines := bufio.NewScanner(f.Text)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
-	chained := false
+	chained, bare := false, 0
 	for n := 1; lines.Scan(); n++ {
 		text := lines.Bytes()
 		at := &placed{file: f.Name, line: n}
@@ -151,10 +163,14 @@ func (v *verifier) read(f File) error {
 		if !ok || json.Unmarshal(text, &at.Line) != nil {
 			if !chained && json.Valid(text) {
 				v.Unchained++
+				bare++
 				continue
 			}
 			v.wrong(at, "this is no whole line of the log: it was cut off by a crash, or changed")
 			continue
+		}
+		if !chained && bare > 0 && at.Seq != 1 {
+			v.wrong(at, "%d lines without a seal stand before line %d of node %s: they were put there, or their seals removed", bare, at.Seq, at.Node)
 		}
 		chained = true
 		at.body, at.hash = bytes.Clone(body), hash
@@ -163,6 +179,9 @@ func (v *verifier) read(f File) error {
 		}
 		v.nodes[at.Node] = append(v.nodes[at.Node], at)
 		v.note(at)
+	}
+	if !chained {
+		v.bare++
 	}
 	return lines.Err()
 }
@@ -179,9 +198,18 @@ func (v *verifier) note(at *placed) {
 		if at.Principal != "" && !said.isBy(at.Principal) {
 			v.wrong(at, "the principal %q is not who asked for the change", at.Principal)
 		}
+		if said.Namespace != at.Namespace || c.Chain.Namespace() != at.Namespace || at.Event != "change" {
+			v.wrong(at, "the line is of another type or namespace than the change in it")
+		}
+		switch {
+		case c.N == 0 && at.Outcome != "" && at.Outcome != "unknown":
+			v.wrong(at, "the line has the outcome %q, and no place in the chain of its record that would prove it", at.Outcome)
+		case c.N > 0 && at.Outcome != "" && at.Outcome != c.Code.String():
+			v.wrong(at, "the line has the outcome %q, and the change %q", at.Outcome, c.Code)
+		}
 		digest := Digest(c.Said)
 		if c.N == 0 {
-			a := asked{digest, said.likely()}
+			a := &asked{digest: digest, likely: said.likely()}
 			if c.Code != session.Done && !c.Code.Failure() { // of a repeat, which is mostly the first outcome
 				a.likely = []session.Code{c.Code}
 			}
@@ -254,6 +282,9 @@ func (v *verifier) node(name string) {
 	known := true // what hash is
 	for _, l := range all {
 		switch {
+		case l.Seq == 1 && seq > 0 && l.hash != all[0].hash && next(session.Digest{}, l.body) == l.hash:
+			v.wrong(l, "the log of node %s was begun anew here, behind line %d: its node did not find the file, or it was written anew", name, seq)
+			hash, known = session.Digest{}, true
 		case l.Seq <= seq:
 			v.wrong(l, "line %d of node %s stands behind line %d: it is there twice, was moved, or the log was begun anew", l.Seq, name, seq)
 			continue
@@ -280,29 +311,47 @@ func span(from, to uint64, node string) string {
 
 // chains follows the chains of records.
 func (v *verifier) chains() {
-	keys := make([]session.Key, 0, len(v.links))
-	for k := range v.links {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	v.Chains = len(keys)
+	v.Chains = len(v.links)
 	live := map[session.Key]Link{}
 	if v.against.Heads != nil {
 		for _, h := range v.against.Heads.Links {
 			live[h.Chain] = h
-			if v.links[h.Chain] == nil && !v.through(&h, h.is, 0, nil) {
-				v.wrong(nil, "the state has %d changes of %q, and no file has one of them", h.N, h.Chain)
-			}
 		}
 	}
+	keys := slices.Collect(maps.Keys(v.links))
 	if slices.ContainsFunc(keys, func(k session.Key) bool { return !v.against.Heads.covers(k) }) {
 		v.Notes = append(v.Notes, "without the heads of the state nobody can tell whether changes are missing at the end; see govnode audit heads")
 	}
+	for k := range live {
+		if v.links[k] == nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b session.Key) int { // those of namespaces last: the others end in them
+		switch ofA, ofB := isNamespace(a), isNamespace(b); {
+		case ofA && !ofB:
+			return 1
+		case ofB && !ofA:
+			return -1
+		}
+		return cmp.Compare(a, b)
+	})
 	for _, k := range keys {
 		head, ok := live[k]
-		v.chain(k, head, ok)
+		if v.links[k] != nil {
+			v.chain(k, head, ok)
+		} else if !v.through(&head, head.is, 0, nil) {
+			v.wrong(nil, "the state has %d changes of %q, and no file has one of them", head.N, k)
+		}
+	}
+	for _, o := range v.open {
+		if o.wrong != nil && !o.fold.used {
+			o.wrong()
+		}
 	}
 }
+
+func isNamespace(k session.Key) bool { return k == session.NamespaceKey(k.Namespace()) }
 
 func (v *verifier) chain(k session.Key, head Link, live bool) {
 	all := v.links[k]
@@ -314,13 +363,24 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		l.last = true
 		byN[l.N] = append(byN[l.N], l)
 	}
+	children := children{}
 	for _, l := range all {
 		before := byN[l.N-1]
-		found := l.N == 1 && l.follows(nil)
+		found := false
+		if l.N == 1 && l.follows(nil) {
+			// A record may end and begin again, but not with the same change.
+			found = true
+			v.only(children, l, "first, "+l.Head, 1+len(v.folded[k]))
+		}
+		parents, of := 0, ""
 		for _, b := range before {
 			if c, err := b.chain(); err == nil && l.follows(c) {
-				found, b.last = true, false
+				found, b.last, of = true, false, b.Head
+				parents++
 			}
+		}
+		if parents > 0 {
+			v.only(children, l, of, parents)
 		}
 		if found || v.through(&l.Link, l.follows, 1, byN) {
 			continue
@@ -337,6 +397,11 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		}
 	}
 	if !v.against.Heads.covers(k) {
+		for _, l := range all {
+			if l.last {
+				v.leave(l, nil)
+			}
+		}
 		return
 	}
 	found := !live || v.ends(head, all, byN)
@@ -351,14 +416,65 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		return
 	}
 	for _, l := range all {
-		if !l.last || live && (l.Link == head || l.N > head.N || l.Generation < head.Generation) {
+		if !l.last || live && l.Link == head || l.Generation < v.generation(k) {
 			continue
 		}
-		if at, err := time.Parse(time.RFC3339Nano, l.at); !live && err == nil && at.After(v.against.Heads.At.Add(-time.Second)) {
-			continue // it was made after the heads were read
+		if at, err := time.Parse(time.RFC3339Nano, l.at); err == nil && at.After(v.against.Heads.At.Add(-clocksApart)) {
+			continue // it may have been made after the heads were read
 		}
-		v.wrong(l.from, "the state does not know change %d of %q: it is an older state, or the line that says how the chain ended is missing", l.N, k)
+		v.leave(l, func() {
+			v.wrong(l.from, "the state does not know change %d of %q: it is an older state, or the line that says how the chain ended is missing", l.N, k)
+		})
 	}
+}
+
+// clocksApart is by how much the clocks of two nodes may differ.
+const clocksApart = time.Minute
+
+// children are the changes that follow from one, by its head and their generation.
+type children map[struct {
+	of         string
+	generation uint32
+}][]*link
+
+// only says what is wrong where more changes follow from one than there are lines of it.
+func (v *verifier) only(c children, l *link, of string, most int) {
+	k := struct {
+		of         string
+		generation uint32
+	}{of, l.Generation}
+	if c[k] = append(c[k], l); len(c[k]) > most {
+		other := c[k][0].from
+		v.wrong(l.from, "%s:%d has a change %d of %q too, behind the same one: a line is there twice or was made up, or the state was rolled back", other.file, other.line, l.N, l.Chain)
+	}
+}
+
+// generation is the newest that the heads of a namespace tell of. What was changed under
+// an older one may have been taken back by a restore.
+func (v *verifier) generation(k session.Key) (newest uint32) {
+	for _, h := range v.against.Heads.Links {
+		if h.Chain.Namespace() == k.Namespace() {
+			newest = max(newest, h.Generation)
+		}
+	}
+	return newest
+}
+
+// leave leaves it to the namespace's chain whether a chain has ended with a link, and to
+// wrong what is said if not.
+func (v *verifier) leave(l *link, wrong func()) {
+	at, err := l.chain()
+	if isNamespace(l.Chain) || err != nil {
+		if wrong != nil {
+			wrong()
+		}
+		return
+	}
+	fold := session.Fold{Key: l.Chain, Chain: *at}
+	a := &asked{digest: fold.Audited(), likely: []session.Code{session.Done}}
+	ns := session.NamespaceKey(l.Chain.Namespace())
+	v.unknown[ns] = append(v.unknown[ns], a)
+	v.open = append(v.open, &open{a, wrong})
 }
 
 func (l *link) follows(c *session.Chain) bool {
@@ -385,7 +501,7 @@ func (l *Link) is(c *session.Chain) bool {
 const (
 	// maxUnknown is through how many changes in a row whose outcomes nobody has learned
 	// a chain is followed.
-	maxUnknown = 16
+	maxUnknown = 4096
 	// maxTried bounds what is tried for that, in each way.
 	maxTried = 1 << 16
 )
@@ -396,7 +512,15 @@ type search struct {
 	reaches func(*session.Chain) bool
 	inOrder bool // of their lines
 	all     bool // outcomes, and not the likely ones alone
+	unusual int  // how many outcomes may be others than the likeliest
 	tried   int
+}
+
+// searches are the ways that are tried, the likeliest first: so many outcomes in a row
+// have too many combinations to try them all.
+var searches = []search{
+	{inOrder: true}, {inOrder: true, unusual: 1}, {inOrder: true, unusual: 2}, {inOrder: true, unusual: maxUnknown},
+	{}, {unusual: 1}, {unusual: maxUnknown}, {all: true, unusual: maxUnknown},
 }
 
 var everyCode = func() (all []session.Code) {
@@ -412,13 +536,13 @@ var everyCode = func() (all []session.Code) {
 // learned the outcomes of, by any outcomes that these may have had. More changes follow
 // behind them, which reaches looks at.
 func (v *verifier) through(to *Link, reaches func(*session.Chain) bool, more uint64, byN map[uint64][]*link) bool {
-	all := v.unknown[to.Chain]
+	all := slices.DeleteFunc(slices.Clone(v.unknown[to.Chain]), func(a *asked) bool { return a.used })
 	for gap := uint64(1); gap <= min(maxUnknown, uint64(len(all))) && gap+more <= to.N; gap++ {
 		n := to.N - more - gap // of the last one that is known
 		if n > 0 && len(byN[n]) == 0 {
 			continue
 		}
-		for _, s := range []search{{inOrder: true}, {}, {all: true}} {
+		for _, s := range searches {
 			s.to, s.reaches = to, reaches
 			if n == 0 && s.try(nil, gap, all) {
 				return true
@@ -438,7 +562,7 @@ func (v *verifier) through(to *Link, reaches func(*session.Chain) bool, more uin
 }
 
 // try adds so many links of those changes to a chain.
-func (s *search) try(c *session.Chain, gap uint64, all []asked) bool {
+func (s *search) try(c *session.Chain, gap uint64, all []*asked) bool {
 	if gap == 0 {
 		return s.reaches(c)
 	}
@@ -446,13 +570,15 @@ func (s *search) try(c *session.Chain, gap uint64, all []asked) bool {
 	if c != nil {
 		since = c.Generation
 	}
+	seen := make(map[session.Digest]struct{})
 	for i, a := range all {
 		if uint64(len(all)) < gap || s.inOrder && uint64(len(all)-i) < gap {
 			return false
 		}
-		if slices.ContainsFunc(all[:i], func(b asked) bool { return b.digest == a.digest }) {
+		if _, ok := seen[a.digest]; ok {
 			continue // several nodes may have asked for it
 		}
+		seen[a.digest] = struct{}{}
 		rest := all[i+1:]
 		if !s.inOrder {
 			rest = slices.Concat(all[:i], rest)
@@ -461,18 +587,24 @@ func (s *search) try(c *session.Chain, gap uint64, all []asked) bool {
 		if s.all {
 			codes = everyCode
 		}
-		for _, code := range codes {
+		for n, code := range codes {
+			if n > 0 && s.unusual == 0 {
+				break
+			}
+			s.unusual -= min(n, 1)
 			for g := s.to.Generation; ; g-- {
 				if s.tried++; s.tried > maxTried {
 					return false
 				}
 				if s.try(c.Next(g, code, a.digest), gap-1, rest) {
+					a.used = true
 					return true
 				}
 				if g <= since || s.to.Generation-g >= 1 {
 					break
 				}
 			}
+			s.unusual += min(n, 1)
 		}
 	}
 	return false

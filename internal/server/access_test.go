@@ -635,7 +635,7 @@ func TestTokensAreMadeByOperators(t *testing.T) {
 	for _, l := range n.audit.all(t) {
 		events = append(events, fmt.Sprint(l["event_type"], " ", l["principal"], " ", l["namespace"]))
 	}
-	require.Equal(t, []string{"token_created token:root team", "token_created token:first team", "token_revoked token:first team"}, events)
+	require.Equal(t, []string{"token_created token:root team", "token_created token:first team", "token_revoked token:first team", "access_refused <nil> $cluster"}, events)
 	require.NotContains(t, n.audit.text(), "secret")
 
 	for field, bad := range map[string]*v1.CreateTokenRequest{

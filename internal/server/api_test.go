@@ -169,10 +169,12 @@ func TestSnapshotAndRestore(t *testing.T) {
 		snapshot.Write(stream.Msg().Chunk)
 	}
 	require.NoError(t, stream.Err())
+	require.Contains(t, n.audit.text(), `"event_type":"snapshot_saved"`)
 
 	other := start(t)
 	chains.leave(other.store)
 	other.restore(snapshot.Bytes(), nil)
+	require.Contains(t, other.audit.text(), `"event_type":"snapshot_restored"`)
 	s := other.getSession("s")
 	require.EqualValues(t, 2, s.Attempts)
 	require.Empty(t, s.OpenCalls, "leases end")
@@ -255,6 +257,7 @@ func TestClusterService(t *testing.T) {
 	require.NoError(t, err)
 	moved, err := n.cluster.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{Node: "n2"})
 	require.NoError(t, err)
+	require.Contains(t, n.audit.text(), `"event_type":"leadership_transferred"`)
 	require.Equal(t, "n2", moved.Leader)
 	require.Equal(t, []string{"add n3 127.0.0.1:7082 true", "remove n3 true", "transfer n2"}, m.asked)
 

@@ -36,7 +36,9 @@ type auditor struct {
 	store   order.Reader
 	names   principals
 	key     *digestKey // of digests of arguments; nil where they have none
-	away    away
+	away    away       // of who was not let in
+
+	awayNodes away // of those who want to make a node join
 }
 
 // add adds a line of an operation, which is written before the operation is
@@ -266,14 +268,29 @@ func (a *auditor) turned(ctx context.Context, why string) {
 	})
 }
 
-// turnedAway writes of who was not let in to have a node join. Anybody may ask, so that
-// a second has a few lines at most; the metric has counted all.
-func (a *auditor) turnedAway(procedure string, p *access.Principal, err error) {
-	if procedure != govnodev1connect.ClusterServiceAddNodeProcedure || !a.away.mayTell(a.now()) {
+// turnedAway writes of who was not let in. Anybody may ask, so that a second has a few
+// lines at most, and those about nodes apart; the metric has counted all.
+func (a *auditor) turnedAway(to string, p *access.Principal, err error) {
+	nodes := to == govnodev1connect.ClusterServiceAddNodeProcedure
+	told := &a.away
+	if nodes {
+		told = &a.awayNodes
+	}
+	if !told.mayTell(a.now()) {
 		return
 	}
-	ctx, _ := order.Traced(access.With(context.Background(), p))
-	a.turned(ctx, err.Error())
+	ctx, trace := order.Traced(access.With(context.Background(), p))
+	if nodes {
+		a.turned(ctx, err.Error())
+	} else {
+		ns := session.ClusterNamespace
+		if p != nil {
+			ns = p.Namespace
+		}
+		a.add(trace, func(l line) line {
+			return a.told(l, "access_refused", false, engine.Redact(input.Clip(err.Error(), 1000)), "", ns).text("method", input.Clip(to, 200))
+		})
+	}
 	a.log.push() // no answer waits for it
 }
 
@@ -301,6 +318,13 @@ func (w *away) mayTell(now time.Time) bool {
 // archived. No line is split between the two. It does nothing and returns false
 // where Config.Audit is no Reopener.
 func (s *Server) ReopenAudit() (reopened bool, err error) {
+	if reopened, err = s.reopenAudit(); reopened && s.anchors != nil {
+		s.anchors.write() // so that the chain is known to who finds only the new file
+	}
+	return reopened, err
+}
+
+func (s *Server) reopenAudit() (reopened bool, err error) {
 	l := s.audit.log
 	r, ok := l.to.(Reopener)
 	if !ok {

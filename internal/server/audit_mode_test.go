@@ -11,6 +11,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/audit"
+
 	"example.com/govnode/internal/server/fault"
 )
 
@@ -152,6 +154,31 @@ func TestKeptLinesAreBounded(t *testing.T) {
 		file.stop()
 		synctest.Wait()
 		require.Equal(t, 17, strings.Count(file.text(), "\n"))
+		l.close()
+	})
+}
+
+// A chained line that is lost leaves a gap in the numbers of the lines: nobody takes what
+// is there for all.
+func TestALostLineLeavesAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var file sink
+		l := newLog(&file, func(int, error) {})
+		l.patience, l.chain = time.Second, &audit.Tail{Node: "n1"}
+		file.stop()
+		lines := maxPendingLines>>20 + 3
+		for range lines {
+			require.NoError(t, l.flush(l.add(func(l line) line { return l.text("x", strings.Repeat("x", 1<<20)) })))
+		}
+		file.stop()
+		synctest.Wait()
+		last := l.add(func(l line) line { return l.text("x", "the last one") })
+		require.NoError(t, l.flush(last))
+		r, err := audit.Verify([]audit.File{{Name: "f", Text: strings.NewReader(file.text())}}, audit.Against{})
+		require.NoError(t, err)
+		require.Len(t, r.Problems, 1)
+		require.Contains(t, r.Problems[0].What, "missing before this one")
+		require.Less(t, r.Lines, lines+1)
 		l.close()
 	})
 }

@@ -101,6 +101,9 @@ func (l *auditLog) addSealed(build func(line) line, seal func(lines []byte, from
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) > maxPendingLines {
+		if l.chain != nil {
+			l.chain.Seq++ // so that its absence is seen
+		}
 		l.lost(1, l.why())
 		return lostLine
 	}

@@ -148,9 +148,12 @@ func (a *auditor) change(l line, cmd session.Command, said []byte, answer *stora
 	if who != "" {
 		l = l.text("principal", who)
 	}
-	if answer.Outcome == storage.Unknown {
+	switch {
+	case answer.Outcome == storage.Unknown:
 		l = l.text("outcome", "unknown")
-	} else {
+	case chain == nil: // of which attempt this is the answer nobody knows
+		l = l.text("outcome", "unknown").text("answered", answer.Result.Code.String()).number("index", answer.Index)
+	default:
 		l = l.text("outcome", answer.Result.Code.String()).number("index", answer.Index)
 	}
 	l = append(l.name("change"), '{')

@@ -172,6 +172,7 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	if err := changed(ctx, c.TransferLeadership(ctx, req.Node)); err != nil {
 		return nil, err
 	}
+	s.audit.member(ctx, "leadership_transferred", req.Node, "")
 	status, err := c.Status(ctx)
 	if err != nil {
 		status.Leader = "" // the leadership has moved all the same
@@ -185,6 +186,10 @@ const chunkSize = 64 << 10
 // Snapshot streams the whole state.
 func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, stream *connect.ServerStream[v1.SnapshotResponse]) error {
 	if err := s.stillMay(ctx); err != nil {
+		return err
+	}
+	s.audit.member(ctx, "snapshot_saved", "", "")
+	if err := s.audit.written(order.TraceOf(ctx)); err != nil {
 		return err
 	}
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
@@ -223,6 +228,10 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:
 		return nil, fault.OfChange(err)
+	}
+	s.audit.member(ctx, "snapshot_restored", "", "")
+	if err := s.audit.written(order.TraceOf(ctx)); err != nil {
+		return nil, err
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	out := &v1.RestoreResponse{}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -191,9 +192,36 @@ func TestFewLinesOfThoseWhoAreNotLetIn(t *testing.T) {
 	guard.Unlock()
 	requireRefused(t, add(n, "gn_$cluster.none."+secret, "n4"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 	require.Len(t, n.joinLines(), 11)
-	_, err := n.as("gn_$cluster.none."+secret).access.WhoAmI(n.ctx(), &v1.WhoAmIRequest{})
-	require.Error(t, err)
-	require.Len(t, n.joinLines(), 11, "other methods have no line")
+	require.Empty(t, n.refusedLines())
+
+	// Those who are not let in to anything else have lines of their own, as few.
+	root := n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})
+	for range 30 {
+		_, err := n.as("gn_$cluster.none."+secret).access.WhoAmI(n.ctx(), &v1.WhoAmIRequest{})
+		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+	}
+	require.Len(t, n.joinLines(), 11)
+	require.Equal(t, slices.Repeat([]string{"<nil> $cluster /govnode.v1.AccessService/WhoAmI"}, 10), n.refusedLines())
+	guard.Lock()
+	now = now.Add(time.Second)
+	guard.Unlock()
+	_, err := n.as(root).counters.Set(n.ctx(), &v1.SetRequest{Key: "k"})
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "")
+	_, err = n.as(n.token("team", "work", []v1.Role{v1.Role_ROLE_AGENT}), "Govnode-Namespace", "other").sessions.GetSession(n.ctx(), &v1.GetSessionRequest{SessionId: "s"})
+	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "names another namespace")
+	require.Equal(t, []string{"token:root $cluster /govnode.v1.CounterService/Set", "token:work team /govnode.v1.SessionService/GetSession"}, n.refusedLines()[10:])
+	require.NotContains(t, n.audit.text(), secret)
+}
+
+// refusedLines are the lines of those who were not let in to something else than to make
+// a node join.
+func (n *node) refusedLines() (all []string) {
+	for _, l := range n.audit.all(n.t) {
+		if l["event_type"] == "access_refused" {
+			all = append(all, fmt.Sprint(l["principal"], " ", l["namespace"], " ", l["method"]))
+		}
+	}
+	return all
 }
 
 // A token that was revoked, or has run out, lets nobody in at a node that does not know of

@@ -41,8 +41,9 @@ type Config struct {
 	// LateReads says that a read of this node's own state may be older than what a
 	// linearizable read has just answered from: over Redis.
 	LateReads bool
-	// Turned is told who was not let in, and to what; nil where nobody wants to know.
-	Turned func(procedure string, p *Principal, err error)
+	// Turned is told who was not let in, and to what: a method, or a path of its own. p is
+	// nil where nobody knows him. Nil where nobody wants to know.
+	Turned func(to string, p *Principal, err error)
 }
 
 // An Authenticator finds out who calls. It is safe for concurrent use.
@@ -87,10 +88,7 @@ func (a *Authenticator) Gate(ctx context.Context, spec connect.Spec, _ connect.P
 		err = a.Methods.Admit(p, spec.Procedure)
 	}
 	if err != nil {
-		a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
-		if a.Turned != nil {
-			a.Turned(spec.Procedure, p, err)
-		}
+		a.turn(spec.Procedure, p, err)
 		if fault.Unauthenticated(err) {
 			lobby.Wrong(ctx)
 		}
@@ -103,11 +101,20 @@ func (a *Authenticator) Gate(ctx context.Context, spec connect.Spec, _ connect.P
 	switch named := header.Values(input.NamespaceHeader); {
 	case len(named) == 0 || len(named) == 1 && (named[0] == p.Namespace || named[0] == ""):
 	default:
-		a.Refused.WithLabelValues(fault.ReasonForbidden).Inc()
-		return nil, Denied("%s names another namespace than the token; leave the header out, or use a token of that namespace", input.NamespaceHeader)
+		err := Denied("%s names another namespace than the token; leave the header out, or use a token of that namespace", input.NamespaceHeader)
+		a.turn(spec.Procedure, p, err)
+		return nil, err
 	}
 	ctx = context.WithValue(With(ctx, p), input.NamespaceKey{}, p.Namespace)
 	return context.WithValue(ctx, shownKey{}, header.Get(AuthorizationHeader)), nil
+}
+
+// turn counts who is not let in to something, and tells of him.
+func (a *Authenticator) turn(to string, p *Principal, err error) {
+	a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+	if a.Turned != nil {
+		a.Turned(to, p, err)
+	}
 }
 
 type shownKey struct{}
@@ -422,13 +429,14 @@ func (a *Authenticator) Only(next http.Handler, roles ...v1.Role) http.Handler {
 		p, err := a.identify(r.Context(), r.Header)
 		switch {
 		case err != nil:
-			a.Refused.WithLabelValues(fault.Of(err).Reason).Inc()
+			a.turn(r.URL.Path, nil, err)
 			lobby.Wrong(r.Context())
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 		case p.Namespace != session.ClusterNamespace || !p.Is(roles...):
-			a.Refused.WithLabelValues(fault.ReasonForbidden).Inc()
-			http.Error(w, "this is for "+roleNames(roles)+" of "+session.ClusterNamespace, http.StatusForbidden)
+			err := Denied("this is for %s of %s", roleNames(roles), session.ClusterNamespace)
+			a.turn(r.URL.Path, p, err)
+			http.Error(w, err.Error(), http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}

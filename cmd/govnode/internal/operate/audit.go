@@ -12,8 +12,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -110,8 +108,11 @@ func readHeads(path string) (*audit.Heads, error) {
 			return heads, nil
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", path, err)
-		case l.At != nil:
-			heads.At, heads.Namespaces = *l.At, l.Namespaces
+		case l.At != nil: // of several namespaces there may be one behind another
+			if heads.At.IsZero() || l.At.Before(heads.At) {
+				heads.At = *l.At
+			}
+			heads.Namespaces = append(heads.Namespaces, l.Namespaces...)
 		case l.Link != nil:
 			heads.Links = append(heads.Links, *l.Link)
 		}
@@ -315,29 +316,28 @@ func auditTailCommand() *cobra.Command {
 		Example: `  govnode audit tail --follow --event change data/audit.jsonl`,
 		Args:    terminal.Arguments(1, 1),
 	}, 0, func(cmd *cobra.Command, _ *config.Config, names []string) error {
+		print := func(text []byte) error { return terminal.Say(cmd.OutOrStdout(), "%s", text) }
 		var tail [][]byte
-		if err := eachLine(names[0], func(text []byte) error {
-			if f.wants(text, time.Now()) {
-				tail = append(tail, bytes.Clone(text))
-				tail = tail[max(0, len(tail)-last):]
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		for _, text := range tail {
-			if err := terminal.Say(cmd.OutOrStdout(), "%s", text); err != nil {
-				return err
-			}
-		}
-		if !follow {
+		do := func(text []byte) error {
+			tail = append(tail, bytes.Clone(text))
+			tail = tail[max(0, len(tail)-last):]
 			return nil
 		}
+		// One reader tells of what is there and of what comes, so that nothing is between.
 		return followFile(cmd.Context(), names[0], func(text []byte) error {
 			if !f.wants(text, time.Now()) {
 				return nil
 			}
-			return terminal.Say(cmd.OutOrStdout(), "%s", text)
+			return do(text)
+		}, func() (more bool, err error) {
+			do = print
+			for _, text := range tail {
+				if err := print(text); err != nil {
+					return false, err
+				}
+			}
+			tail = nil
+			return follow, nil
 		})
 	})
 	f.flags(cmd)
@@ -346,28 +346,33 @@ func auditTailCommand() *cobra.Command {
 	return cmd
 }
 
-// followFile tells of the whole lines that a file gets from now on.
-func followFile(ctx context.Context, name string, do func(text []byte) error) error {
+// followFile tells of the whole lines of a file: of those that are there, then there
+// whether it goes on, and then of what is written.
+func followFile(ctx context.Context, name string, do func(text []byte) error, there func() (more bool, err error)) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	if _, err := file.Seek(0, io.SeekEnd); err != nil {
-		return err
-	}
-	rest := ""
-	for beat := time.NewTicker(tailEvery); ; {
-		text, err := io.ReadAll(file)
-		if err != nil {
-			return err
-		}
-		all := strings.SplitAfter(rest+string(text), "\n")
-		rest = all[len(all)-1]
-		for _, l := range slices.Clip(all[:len(all)-1]) {
-			if err := do([]byte(strings.TrimSuffix(l, "\n"))); err != nil {
+	rest, first := []byte(nil), true
+	for in, beat := bufio.NewReader(file), time.NewTicker(tailEvery); ; {
+		text, err := in.ReadBytes('\n')
+		rest = append(rest, text...)
+		if err == nil {
+			if err := do(bytes.TrimSuffix(rest, []byte{'\n'})); err != nil {
 				return err
 			}
+			rest = rest[:0]
+			continue
+		}
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+		if first {
+			if more, err := there(); err != nil || !more {
+				return err
+			}
+			first = false
 		}
 		select {
 		case <-ctx.Done():
@@ -380,7 +385,8 @@ func followFile(ctx context.Context, name string, do func(text []byte) error) er
 		if err1 == nil && err2 == nil && len(text) == 0 && !os.SameFile(was, is) {
 			if next, err := os.Open(name); err == nil {
 				_ = file.Close()
-				file, rest = next, ""
+				file, rest = next, rest[:0]
+				in.Reset(file)
 			}
 		}
 	}
