@@ -110,6 +110,31 @@ func TestMembersOutcomes(t *testing.T) {
 	}
 }
 
+// A leader that is cut off does not say that nothing is left to do: another may have
+// changed the members since.
+func TestWhoIsCutOffConfirmsNoMembers(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	for name, change := range map[string]func(ctx context.Context, leader, other *testNode) error{
+		"has its vote": func(ctx context.Context, leader, other *testNode) error {
+			return leader.AddNode(ctx, other.cfg.ID, other.Address(), false)
+		},
+		"is a member": func(ctx context.Context, leader, other *testNode) error {
+			return leader.AddNode(ctx, other.cfg.ID, other.Address(), true)
+		},
+		"is none": func(ctx context.Context, leader, _ *testNode) error { return leader.RemoveNode(ctx, "n9", false) },
+	} {
+		leader, other := c.leader(), c.follower()
+		require.NoError(t, change(within(t, 20*time.Second), leader, other), name)
+		c.net.isolate(leader.Address(), true)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		err := change(ctx, leader, other)
+		cancel()
+		require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%s: %v", name, err)
+		c.net.isolate(leader.Address(), false)
+	}
+}
+
 // What was never sent was not done; what was sent to a leader that is gone is
 // not known.
 func TestOutcomesOverTheWire(t *testing.T) {

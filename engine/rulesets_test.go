@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -85,6 +86,18 @@ func TestRulesetBesideOthers(t *testing.T) {
 	l := p.Limits()
 	require.Equal(t, []int64{5, 9}, []int64{l.MaxToolCalls, l.MaxAttempts})
 	require.Equal(t, []ToolLimit{{"Bash", 3}, {"x", 2}}, l.MaxCallsPerTool)
+}
+
+// Of two limits of the same thing the lower one holds, whichever document has it.
+func TestTheLowerLimitHolds(t *testing.T) {
+	for _, c := range []struct{ governance, ruleset, want int64 }{{4, 3, 3}, {3, 4, 3}, {3, 3, 3}} {
+		p := mustCompileFiles(t,
+			source.File{Path: "limits.yaml", Content: fmt.Appendf(nil, "name: limits\nmax_tool_calls: %d\nmax_attempts: %[1]d\nmax_calls_per_tool: {Bash: %[1]d}\n", c.governance)},
+			source.File{Path: "rules.yaml", Content: fmt.Appendf(nil, rulesetHead+"rules:\n  - {id: few, type: session, limits: {max_tool_calls: %d, max_attempts: %[1]d, max_calls_per_tool: {Bash: %[1]d}}, then: {action: block, message: m}}\n", c.ruleset)})
+		l := p.Limits()
+		require.Equal(t, []int64{c.want, c.want}, []int64{l.MaxToolCalls, l.MaxAttempts}, c)
+		require.Equal(t, []ToolLimit{{"Bash", c.want}}, l.MaxCallsPerTool, c)
+	}
 }
 
 // Several rulesets are one; one that another extends is its parent.

@@ -41,7 +41,7 @@ func TestTallyIsWhatThereIs(t *testing.T) {
 				}
 			case *session.Name:
 				want.Policies++
-			case *session.Counter, *session.List, *session.Budget, *session.Hash, *session.Standing:
+			case *session.Counter, *session.List, *session.ListItem, *session.Budget, *session.Hash, *session.Standing:
 				want.Keys++
 			}
 		}

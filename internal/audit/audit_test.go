@@ -84,6 +84,34 @@ func TestTailOf(t *testing.T) {
 	require.Zero(t, other.Seq, "the file is of another node")
 }
 
+// Lines can be sealed anew by whoever changes one, but what they say of a record has to
+// follow from what was there, from its first change on.
+func TestLinesThatAreSealedAnew(t *testing.T) {
+	k := session.SessionKey("n", "s")
+	say := func(call string) []byte {
+		s := SayOf(&session.Begin{NS: "n", Session: "s", Call: call}, &session.Authority{})
+		return s.Text()
+	}
+	file := func(at int, said []byte, code session.Code) string {
+		var c *session.Chain
+		var lines []string
+		for i, call := range []string{"a", "b", "c"} {
+			as, is := say(call), session.Admitted
+			if c = c.Next(0, is, Digest(as)); i == at {
+				as, is = said, code
+			}
+			lines = append(lines, fmt.Sprintf(`{"event_type":"change","namespace":"n","change":{"chain":%q,"said":%s,"n":%d,"generation":0,"head":"%x","code":%d}`, k, as, c.N, c.Head[:], is))
+		}
+		return sealedLines(&Tail{Node: "n"}, lines...)
+	}
+	require.Empty(t, problems(t, file(-1, nil, 0)))
+	for i := range 3 {
+		for _, text := range []string{file(i, say("x"), session.Admitted), file(i, say(string(rune('a'+i))), session.Denied)} {
+			require.Equal(t, []string{fmt.Sprintf("a:%d: change %[1]d of %q does not follow from the one before: what was said or its outcome is not what was written", i+1, k)}, problems(t, text))
+		}
+	}
+}
+
 // A change whose outcome its node never learned is no gap.
 func TestThroughWhatIsUnknown(t *testing.T) {
 	k := session.SessionKey("n", "s")

@@ -21,7 +21,7 @@ const (
 	ofRequest = 20 << 10 // headers, and what goes with them
 	ofBody    = 64       // of each read of a body, beside its bytes twice
 	ofAnswer  = 128      // of each write of an answer, beside an eighth of its bytes
-	givenUp   = 256      // what a request costs that is given up, beside what it brought
+	givenUp   = 2 << 10  // what a request costs that is given up, beside what it brought
 )
 
 // State of a connection.

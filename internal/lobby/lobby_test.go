@@ -380,3 +380,25 @@ func (h *house) stub() *conn {
 	h.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
+
+// Who is let in when its connection has gone is counted no more: else those who come and
+// go would take all the room there is, for ever.
+func TestAWelcomeThatComesLate(t *testing.T) {
+	h := newHouse(t, Config{Connections: 1000, Outside: 1000})
+	for _, leaves := range []func(c *conn){
+		func(c *conn) { require.NoError(t, c.Close()) },
+		func(c *conn) { // to make room
+			h.mu.Lock()
+			h.forget(c)
+			h.mu.Unlock()
+		},
+	} {
+		c := h.stub()
+		require.True(t, h.turn(c))
+		require.Equal(t, 1, h.counted()[stranger])
+		leaves(c)
+		Welcome(context.WithValue(t.Context(), connKey{}, c))
+		require.Equal(t, [left]int{}, h.counted())
+		require.Equal(t, [left]int{}, c.at.count)
+	}
+}

@@ -169,6 +169,47 @@ func TestWaitingForPeople(t *testing.T) {
 	require.Contains(t, metrics, "gov_stopped_requests 0")
 }
 
+// A call that is approved and waits for room is ended with its approval, and leaves its
+// place in the queue of a pool that only its answer names.
+func TestAnApprovalIsCancelledWhileItsCallWaitsForRoom(t *testing.T) {
+	n := asking(t, "timeout: 300s")
+	n.putPool("gpu", 1)
+	held, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "gpu", SlotId: "held"})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, held.Outcome)
+	got := make(chan *v1.BeginCallResponse, 1)
+	go func() {
+		res, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "c", waiting(time.Minute), func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} }))
+		if err != nil {
+			t.Error(err)
+		}
+		got <- res
+	}()
+	var id string
+	eventually(t, "people are asked", func() bool {
+		list, err := n.approvals.List(n.ctx(), &v1.ApprovalServiceListRequest{})
+		require.NoError(t, err)
+		if len(list.Approvals) == 1 {
+			id = list.Approvals[0].Id
+		}
+		return id != ""
+	})
+	_, err = n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	waiters := func() int {
+		list, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "gpu"})
+		require.NoError(t, err)
+		return len(list.Waiters)
+	}
+	eventually(t, "it waits for room", func() bool { return waiters() == 1 })
+	res, err := n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Id: id})
+	require.NoError(t, err)
+	require.Equal(t, v1.ApprovalState_APPROVAL_STATE_CANCELLED, res.Approval.State)
+	require.Zero(t, waiters())
+	require.Empty(t, n.getSession("s").OpenCalls)
+	require.Equal(t, "The approval was cancelled", (<-got).Reason)
+}
+
 // What stands answers before anybody is asked; a signal that stands keeps a call
 // out, and its approval with it.
 func TestStandingApprovalsAndSignals(t *testing.T) {

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -93,5 +95,57 @@ func TestAPanicInABatch(t *testing.T) {
 	for _, i := range []int{0, 2} {
 		require.Equal(t, "OUTCOME_UNKNOWN", res.Results[i].GetError().GetReason())
 		require.Contains(t, res.Results[i].GetError().GetMessage(), "the node failed on this request")
+	}
+}
+
+// A timed store tells how long those who apply something would wait for it.
+type timed struct {
+	storage.Store
+	left chan time.Duration
+}
+
+func (s timed) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	at, _ := ctx.Deadline()
+	select {
+	case s.left <- time.Until(at):
+	default: // of the node itself
+	}
+	return s.Store.Apply(ctx, cmds...)
+}
+
+// A batch waits as long as the most patient of its operations, wherever that stands; one
+// that names no time waits as long as a request does.
+func TestABatchWaitsForTheMostPatient(t *testing.T) {
+	n := furnished(t)
+	s := timed{n.store, make(chan time.Duration, 1)}
+	n = startOn(t, s, func(c *server.Config) { c.RequestTimeout = time.Hour })
+	call := 0
+	for _, tt := range []struct {
+		timeouts []time.Duration // 0: none is named
+		want     time.Duration
+	}{
+		{[]time.Duration{time.Minute}, time.Minute},
+		{[]time.Duration{time.Minute, 2 * time.Minute}, 2 * time.Minute},
+		{[]time.Duration{2 * time.Minute, time.Minute}, 2 * time.Minute},
+		{[]time.Duration{time.Minute, 2 * time.Minute, time.Minute}, 2 * time.Minute},
+		{[]time.Duration{time.Minute, 0}, time.Hour},
+		{[]time.Duration{0, time.Minute}, time.Hour},
+	} {
+		req := &v1.BatchCallsRequest{}
+		for _, timeout := range tt.timeouts {
+			call++
+			op := beginFrame(uint64(call), "s", fmt.Sprint("c", call))
+			if timeout > 0 {
+				op.Timeout = durationpb.New(timeout)
+			}
+			req.Operations = append(req.Operations, op)
+		}
+		select {
+		case <-s.left: // of what was before
+		default:
+		}
+		_, err := n.calls.BatchCalls(n.ctx(), req)
+		require.NoError(t, err)
+		require.InDelta(t, tt.want.Seconds(), (<-s.left).Seconds(), 30, "%v", tt.timeouts)
 	}
 }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -176,6 +177,43 @@ func TestAnOlderStateThanTheAuditIsFound(t *testing.T) {
 	problems := a.report(t, a.files).Problems
 	require.NotEmpty(t, problems)
 	require.Contains(t, problems[0].What, `the state does not know change`)
+}
+
+// The heads of chains come in pages of any size: each once, of whatever kind it is, and
+// those that stand in the state. Without one of them its end could be cut off unseen.
+func TestChainsInPages(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	for _, id := range []string{"a", "m", "z"} { // names of sessions and of clients go through each other
+		n.session(id)
+		for _, client := range []string{"b" + id, "n" + id} {
+			_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: "v", Client: client, RequestId: "r"})
+			require.NoError(t, err)
+		}
+	}
+	want := map[session.Key]string{}
+	for _, l := range headsOf(t, n.store).Links {
+		if l.Chain.Namespace() == "default" {
+			want[l.Chain] = l.Head
+		}
+	}
+	require.Greater(t, len(want), 9)
+	for size := 1; size <= len(want)+1; size++ {
+		got, token := map[session.Key]string{}, ""
+		for {
+			res, err := n.access.ListChains(n.ctx(), &v1.ListChainsRequest{PageSize: int32(size), PageToken: token})
+			require.NoError(t, err, "%d", size)
+			require.LessOrEqual(t, len(res.Chains), size)
+			for _, c := range res.Chains {
+				require.NotContains(t, got, session.Key(c.Key), "%d", size)
+				got[session.Key(c.Key)] = hex.EncodeToString(c.Head)
+			}
+			if token = res.NextPageToken; token == "" {
+				break
+			}
+		}
+		require.Equal(t, want, got, "%d", size)
+	}
 }
 
 // A node that is started again goes on with the chain of its file.

@@ -107,8 +107,10 @@ func TestQuotaOfBytes(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.counters.Set(n.ctx(), &v1.SetRequest{Key: "l", Value: strings.Repeat("x", 1001)})
 	requireOverQuota(t, err, "bytes")
-	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: []string{strings.Repeat("x", 1001)}, Ttl: durationpb.New(time.Hour)})
-	requireOverQuota(t, err, "bytes")
+	for _, items := range [][]string{{strings.Repeat("x", 1001)}, {strings.Repeat("x", 1000), "x"}, {"x", strings.Repeat("x", 1000)}} {
+		_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: items, Ttl: durationpb.New(time.Hour)})
+		requireOverQuota(t, err, "bytes") // however they are divided
+	}
 }
 
 // Who waits, follows or has a stream open is counted at the node, and makes room when

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +62,39 @@ func TestRedisSmoke(t *testing.T) {
 	res = f.must(0, &session.Acquire{NS: testNS, Client: "w", Slot: "l2", Pool: "a", Weight: 1, TTL: 10 * time.Second})
 	require.Equal(t, session.Admitted, res.Code, "a restore ends leases")
 	require.Equal(t, uint64(1)<<40+1, res.Grants[0].Token)
+}
+
+// Quotas are held to the same numbers as over a store that counts by the way, of whatever
+// kind the records are.
+func TestRedisCountsAsOthersDo(t *testing.T) {
+	t.Parallel()
+	r, m := startRedis(t).open("one"), storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	by := session.Maker{Client: "w"}
+	for _, cmds := range [][]session.Command{
+		sessiontest.Setup(), // policies, pools, rates and budgets
+		{&session.Open{NS: testNS, Session: "s", Agent: "a", Digest: sessiontest.Digest(2), IdleTTL: time.Hour}},
+		{&session.Set{NS: testNS, By: by, Key: "k", Value: session.Value{Text: "v"}}},
+		{&session.PutHash{NS: testNS, By: by, Tool: "t", Hash: strings.Repeat("a", 64)}},
+		{&session.PutStanding{NS: testNS, By: by, Of: session.StandingOf{Scope: session.OfAgent, Name: "a", Tool: "t"}, TTL: time.Hour}},
+		{&session.Append{NS: testNS, By: by, Key: "l", Items: []string{"a", "b"}, TTL: time.Hour}},
+		{&session.Delete{NS: testNS, By: by, Key: "k"}},
+	} {
+		for _, s := range []storage.Store{r, m} {
+			for _, a := range s.Apply(t.Context(), cmds...) {
+				require.NoError(t, a.Err)
+				require.Equal(t, session.Done, a.Result.Code)
+			}
+		}
+		want, err := m.Count(t.Context(), testNS)
+		require.NoError(t, err)
+		got, err := r.countNow(t.Context(), testNS) // Count may be a second old
+		require.NoError(t, err)
+		require.Equal(t, want, got, "%T", cmds[0])
+	}
+	none, err := r.Count(t.Context(), "other")
+	require.NoError(t, err)
+	require.Zero(t, none)
 }
 
 // Two counters are always written together; whoever reads them together sees

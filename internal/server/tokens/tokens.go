@@ -263,6 +263,10 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 			out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
 		}
 	}
+	if len(out.Chains) >= page.Size { // a page of one has room for no other
+		out.NextPageToken = string(kind)
+		return out, nil
+	}
 	for i := slices.Index(chained, kind); i < len(chained); i++ {
 		prefix := session.Prefix(chained[i], ns)
 		from := prefix + session.Key(after)
