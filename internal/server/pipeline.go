@@ -282,6 +282,7 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 func (s *Server) waitOf(op operation) (w *waiting.Wait, err error) {
 	err = s.guarded(op, func() error { w = op.waiting(); return nil })
 	if who := op.state().who; who != nil && w != nil && w.Renew != nil {
+		w.Gone = func() bool { return who.Expired(s.cfg.Now()) }
 		behalf := who.Behalf()
 		w.Renew.Authorize(behalf)
 		w.Cancel.Authorize(behalf)

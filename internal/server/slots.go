@@ -294,17 +294,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 // A forced is one ForceRelease on its way.
 type forced struct {
 	request[v1.ForceReleaseRequest, v1.ForceReleaseResponse]
-	cmd    *session.ForceRelease
-	hidden bool // it is of a session out of the caller's scope
-}
-
-// commands leaves a session alone that is not there for the caller, and says where in
-// the order that is.
-func (o *forced) commands() []session.Command {
-	if o.hidden {
-		o.one[0] = &session.Tick{}
-	}
-	return o.one[:]
+	cmd *session.ForceRelease
 }
 
 func (o *forced) check(ctx context.Context, f *input.Fields) error {
@@ -322,9 +312,12 @@ func (o *forced) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil || req.SessionId == "" {
 		return f.Err
 	}
-	var err error
-	if o.hidden, err = o.s.store.Hidden(ctx, session.SessionKey(o.ns, req.SessionId)); err != nil {
+	hidden, err := o.s.store.Hidden(ctx, session.SessionKey(o.ns, req.SessionId))
+	if err != nil {
 		return err
+	}
+	if hidden { // it is ordered all the same, for nobody: so its id is answered as ever
+		o.cmd.Session = o.s.cfg.NewID()
 	}
 	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
 	return err
@@ -341,12 +334,14 @@ func (o *forced) respond() error {
 	res := &o.answer.Result
 	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: o.answer.Index}
 	switch {
-	case o.hidden || res.Code == session.NotFound || res.Code == session.StalePremise:
+	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
 		return order.RequestFailure(o.cmd.By)(res)
 	}
-	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
+	told := *o.cmd
+	told.Session = o.req.SessionId
+	o.s.audit.forced(&o.trace, &told, o.out.Outcome)
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package approvals
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -184,8 +183,12 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	gone := func() error {
 		return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
 	}
-	if hidden, err := s.hidden(ctx, cmd); hidden || err != nil {
-		return nil, cmp.Or(err, gone())
+	hidden, err := s.hidden(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if hidden { // see shown
+		cmd.ID = s.NewID()
 	}
 	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.NotFound {

@@ -267,7 +267,9 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 		prefix := session.Prefix(chained[i], ns)
 		from := prefix + session.Key(after)
 		after = ""
-		found, err := view.Find(prefix, from, page.Size-len(out.Chains), func(_ session.Key, r session.Record) bool { return session.ChainOfRecord(r) != nil })
+		found, err := view.Find(prefix, from, page.Size-len(out.Chains), func(_ session.Key, r session.Record) bool {
+			return session.ChainOfRecord(r) != nil && access.From(ctx).Visible(r)
+		})
 		if err != nil {
 			return nil, fault.OfRead(err)
 		}

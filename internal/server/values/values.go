@@ -3,6 +3,7 @@ package values
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"example.com/govnode/internal/server/access"
@@ -58,10 +59,21 @@ func stored(text string) session.Value {
 	return session.Value{Text: text}
 }
 
+// reserved refuses who may not write what says which rulesets agents of Edictum have.
+func reserved(ctx context.Context, f *input.Fields, key string) {
+	p := access.From(ctx)
+	for _, prefix := range []string{"edictum/assignment/", "edictum/signature/"} {
+		if f.Err == nil && p != nil && strings.HasPrefix(key, prefix) && !p.Is(v1.Role_ROLE_APPROVER, v1.Role_ROLE_POLICY_AUTHOR) {
+			f.Err = access.Denied("key: keys below %s are written by those who put rulesets", prefix)
+		}
+	}
+}
+
 // Set writes a value.
 func (s *Service) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	reserved(ctx, f, req.Key)
 	if n := int64(len(req.Value)); n > input.Caps.Text.Max {
 		f.Refuse("value", "has %d bytes, the most is %d", n, input.Caps.Text.Max)
 	}
@@ -101,6 +113,7 @@ func stateFailure(key string, by session.Maker) func(*session.Result) error {
 func (s *Service) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	reserved(ctx, f, req.Key)
 	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key, IfVersion: checkVersion(f, req.IfVersion)}
 	if f.Err != nil {
 		return nil, f.Err
@@ -116,6 +129,7 @@ func (s *Service) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.Delete
 func (s *Service) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	reserved(ctx, f, req.Key)
 	amount := int64(input.Million)
 	if req.Amount != "" {
 		var err error
