@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -431,6 +432,31 @@ func TestScopeOfPolicies(t *testing.T) {
 	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "loose")
 }
 
+// The values that say which rulesets agents have are written by those who put rulesets, and
+// read by all.
+func TestValuesThatAreReserved(t *testing.T) {
+	n := startTeam(t)
+	keys := []string{"edictum/assignment/bot-1", "edictum/signature/production/r"}
+	for role, may := range map[v1.Role]bool{v1.Role_ROLE_ORCHESTRATOR: false, v1.Role_ROLE_APPROVER: true, v1.Role_ROLE_POLICY_AUTHOR: true} {
+		c := n.as(n.token("team", fmt.Sprint("role", int(role)), []v1.Role{v1.Role_ROLE_AGENT, role})).counters
+		for _, key := range keys {
+			for what, try := range map[string]func() error{
+				"set":       func() error { _, err := c.Set(t.Context(), &v1.SetRequest{Key: key, Value: "1"}); return err },
+				"increment": func() error { _, err := c.Increment(t.Context(), &v1.IncrementRequest{Key: key}); return err },
+				"delete":    func() error { _, err := c.Delete(t.Context(), &v1.DeleteRequest{Key: key}); return err },
+			} {
+				if err := try(); may {
+					require.NoError(t, err, what)
+				} else {
+					requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "those who put rulesets")
+				}
+			}
+			_, err := c.Get(t.Context(), &v1.GetRequest{Key: key})
+			require.NoError(t, err)
+		}
+	}
+}
+
 // Calls of a session that was created with the hash of a secret bring that secret; the
 // secret of another session is none.
 func TestSessionTokens(t *testing.T) {
@@ -562,6 +588,66 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-patient).Outcome)
+}
+
+// What occurs behind a revocation is not told to who was revoked, wherever it occurs.
+func TestEventsBehindARevocation(t *testing.T) {
+	asks, all := func(c *server.Config) { c.Authentication = true }, &fellows{}
+	one := startTeam(t, asks, func(c *server.Config) { c.Cluster = all })
+	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node, c.Cluster = "n2", all })
+	all.set(peer(one, "n1"), server.Peer{Node: "n2", APIAddress: strings.TrimPrefix(shows(t, two, "spiffe://x/node/n1"), "http://")})
+	lasting := one.token("team", "lasting", allRoles)
+	for i, x := range []struct {
+		cluster bool
+		at      *node
+	}{{false, one}, {true, one}, {true, two}} {
+		id := fmt.Sprint("goes", i)
+		f, err := one.as(one.token("team", id, []v1.Role{v1.Role_ROLE_AUDITOR})).events.Follow(t.Context(), &v1.FollowRequest{Cluster: x.cluster})
+		require.NoError(t, err)
+		require.True(t, f.Receive(), "%v", f.Err())
+		require.Empty(t, f.Msg().Unreachable)
+		signal := func(name string) {
+			_, err := x.at.as(lasting).sessions.Signal(t.Context(), &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: "x"}, Signal: name})
+			require.NoError(t, err)
+		}
+		signal("BEFORE")
+		for f.Msg().Event == nil {
+			require.True(t, f.Receive(), "%v", f.Err())
+		}
+		one.revoke("team", id)
+		signal("BEHIND")
+		for f.Receive() {
+			require.Nil(t, f.Msg().Event, "%v", x)
+		}
+		require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(f.Err()), "%v: %v", x, f.Err())
+	}
+}
+
+// Nothing is claimed for who waits with a token that has expired meanwhile.
+func TestExpiredWhileWaiting(t *testing.T) {
+	var ahead atomic.Int64
+	n := startTeam(t, func(c *server.Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	brief := n.as(n.token("team", "brief", worker, func(x *session.Token) { x.Expires = time.Now().Add(time.Minute).UnixMilli() }))
+	_, err := all.slots.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "q", Slots: 1})
+	require.NoError(t, err)
+	held, err := all.slots.AcquireSlot(t.Context(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s", Client: "c"})
+	require.NoError(t, err)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := brief.slots.AcquireSlot(context.Background(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "w", Client: "c2", Wait: durationpb.New(time.Minute)})
+		waits <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		slots, err := all.slots.ListSlots(t.Context(), &v1.ListSlotsRequest{Pool: "q"})
+		return err == nil && len(slots.Waiters) == 1
+	})
+	ahead.Store(int64(2 * time.Minute))
+	_, err = all.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: held.Token})
+	require.NoError(t, err)
+	requireRefused(t, <-waits, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "expired")
 }
 
 // A token that expires is as one that is revoked.

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -173,6 +174,36 @@ func TestQuotasOfANode(t *testing.T) {
 		_, err = s.Receive()
 		_ = s.CloseRequest()
 		return err == nil
+	})
+}
+
+// Who waits for the decision of an approval is one of the waiters of its namespace.
+func TestQuotaOfWaitersForApprovals(t *testing.T) {
+	n := start(t)
+	n.putQuotas("default", session.Quotas{Waiters: 1})
+	asked, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", Client: "c", RequestId: "r"})
+	require.NoError(t, err)
+	const all = 50
+	ctx, hangUp := context.WithTimeout(n.ctx(), 10*time.Second)
+	defer hangUp()
+	ended, h2 := make(chan error, all), n.h2()
+	for range all {
+		go func() {
+			_, err := h2.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: asked.Approval.Id, Wait: durationpb.New(time.Minute)})
+			ended <- err
+		}()
+	}
+	for range all - 1 {
+		requireOverQuota(t, <-ended, "waiters")
+	}
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, used.Used.Waiters)
+	hangUp()
+	require.Equal(t, connect.CodeCanceled, connect.CodeOf(<-ended))
+	eventually(t, "there is room again", func() bool {
+		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+		return err == nil && used.Used.Waiters == 0
 	})
 }
 
