@@ -457,6 +457,32 @@ func TestValuesThatAreReserved(t *testing.T) {
 	}
 }
 
+// The heads of chains are of a whole namespace: they are refused to a token that is bound to
+// agents or policies, since a part of them would accuse an audit wrongly.
+func TestScopeOfChains(t *testing.T) {
+	n := startTeam(t)
+	require.NoError(t, open(n.as(n.token("team", "all1", worker)), "s-other", "other", "p"))
+	for id, x := range map[string]struct {
+		change []func(*session.Token)
+		may    bool
+	}{
+		"unbound":  {nil, true},
+		"agents":   {[]func(*session.Token){agents("bot-*")}, false},
+		"policies": {[]func(*session.Token){policies("p")}, false},
+	} {
+		for _, role := range []v1.Role{v1.Role_ROLE_AUDITOR, v1.Role_ROLE_OPERATOR} {
+			c := n.as(n.token("team", fmt.Sprint(id, int(role)), []v1.Role{role}, x.change...)).access
+			res, err := c.ListChains(t.Context(), &v1.ListChainsRequest{})
+			if !x.may {
+				requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound to none")
+				continue
+			}
+			require.NoError(t, err)
+			require.Contains(t, fmt.Sprint(res.Chains), "s-other")
+		}
+	}
+}
+
 // Calls of a session that was created with the hash of a secret bring that secret; the
 // secret of another session is none.
 func TestSessionTokens(t *testing.T) {
