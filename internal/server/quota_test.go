@@ -112,6 +112,56 @@ func TestQuotaOfBytes(t *testing.T) {
 	requireOverQuota(t, err, "bytes")
 }
 
+// Approvals, pending and decided ones, and those that stand are keys with bytes of their
+// namespace, however they are asked for. What nobody has to be asked about anew is no
+// addition.
+func TestQuotaOfApprovals(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy("require_human_approval: true", "approval: {timeout: 300s}")...)
+	n.session("s")
+	ask := func(id, message string) (*v1.ApprovalServiceRequestResponse, error) {
+		return n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{Client: "c", RequestId: id, AgentId: "a", Tool: "t", Message: message})
+	}
+	stand := func(tool string) error {
+		_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "s", Tool: tool, Expiry: durationpb.New(time.Hour)})
+		return err
+	}
+	begin := func(call, tool string) error {
+		_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", call, tooled(tool, `{}`), waiting(time.Nanosecond)))
+		return err
+	}
+	n.putQuotas("default", session.Quotas{Keys: 3})
+	first, err := ask("r1", "")
+	require.NoError(t, err)
+	require.NoError(t, begin("c1", "search"))
+	require.NoError(t, stand("lookup"))
+	_, err = ask("r2", "")
+	requireOverQuota(t, err, "keys")
+	requireOverQuota(t, begin("c2", "search"), "keys")
+	requireOverQuota(t, stand("other"), "keys")
+	_, err = n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: "v"})
+	requireOverQuota(t, err, "keys")
+
+	_, err = ask("r1", "")
+	require.NoError(t, err, "it is there")
+	require.NoError(t, begin("c1", "search"), "it is there")
+	require.NoError(t, begin("c3", "lookup"), "one stands for it")
+	require.NoError(t, stand("lookup"), "it is there")
+	_, err = n.vote(first.Approval.Id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	_, err = ask("r2", "")
+	requireOverQuota(t, err, "keys")
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, used.Used.Keys, "what is decided is kept for a while")
+
+	n.putQuotas("default", session.Quotas{Bytes: 1000})
+	_, err = ask("r3", strings.Repeat("x", 1001))
+	requireOverQuota(t, err, "bytes")
+	_, err = ask("r3", "x")
+	require.NoError(t, err)
+}
+
 // Who waits, follows or has a stream open is counted at the node, and makes room when
 // it goes.
 func TestQuotasOfANode(t *testing.T) {

@@ -165,9 +165,14 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	case *session.PutHash:
 		keys(session.HashKey(c.NS, c.Tool), c.By.Client, 0)
 	case *session.PutStanding:
-		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, 0)
+		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, len(c.Shown))
 	case *session.Ask:
-		client = c.By.Client
+		keys(session.ApprovalKey(c.NS, c.ID), c.By.Client, len(c.Preview)+len(c.Reason))
+	case *session.Begin:
+		if c.Asking == nil {
+			return nil
+		}
+		keys(session.ApprovalKey(c.NS, session.ApprovalID(c.NS, c.Session, c.Call)), "", len(c.Asking.Preview)+len(c.Asking.Reason))
 	case *session.Acquire:
 		client = c.Client
 	case *session.TakeRate:
@@ -177,7 +182,7 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	}
 	ns := cmd.Namespace()
 	x := q.Of(ctx, ns)
-	if x == (session.Quotas{}) {
+	if x == (session.Quotas{}) || q.asked(ctx, cmd) {
 		return nil
 	}
 	if most != nil {
@@ -196,6 +201,23 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		return q.refuse(ns, "bytes", x.Bytes)
 	}
 	return nil
+}
+
+// asked reports whether nobody is asked anew by a command that asks for an approval: that
+// one is there, or one that stands for the call.
+func (q *Quotas) asked(ctx context.Context, cmd session.Command) bool {
+	switch cmd.(type) {
+	case *session.Ask, *session.Begin:
+		for _, k := range cmd.Touches() {
+			if k.Kind() != session.KindApproval && k.Kind() != session.KindStanding {
+				continue
+			}
+			if found, err := q.store.Get(ctx, k, storage.Nearby); err == nil && found.Record != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hold refuses a record that is not there where there are as many as there may be.
@@ -227,7 +249,7 @@ func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
 	return t
 }
 
-// bytesOf is what values, lists and policies of a namespace take, up to 10 s ago.
+// bytesOf is what values, lists, policies and approvals of a namespace take, up to 10 s ago.
 func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 	q.mu.Lock()
 	s := q.of(ctx, ns)
@@ -243,7 +265,7 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 		return before
 	}
 	var sum int64
-	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList} {
+	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList, session.KindApproval, session.KindStanding} {
 		prefix := session.Prefix(kind, ns)
 		_, err = view.Find(prefix, prefix, 1, func(_ session.Key, r session.Record) bool {
 			switch r := r.(type) {
@@ -253,6 +275,10 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 				sum += int64(len(r.Value.Text))
 			case *session.List:
 				sum += r.Bytes
+			case *session.Approval:
+				sum += int64(len(r.Preview) + len(r.Reason))
+			case *session.Standing:
+				sum += int64(len(r.Shown))
 			}
 			return false // it is counted, not kept
 		})
