@@ -616,19 +616,33 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-patient).Outcome)
 }
 
-// What occurs behind a revocation is not told to who was revoked, wherever it occurs.
+// What occurs behind a revocation is not told to who was revoked, wherever it occurs: also
+// not where another node tells this one in its own name, since a certificate was shown.
 func TestEventsBehindARevocation(t *testing.T) {
-	asks, all := func(c *server.Config) { c.Authentication = true }, &fellows{}
-	one := startTeam(t, asks, func(c *server.Config) { c.Cluster = all })
-	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node, c.Cluster = "n2", all })
+	ids, err := access.ParseIdentities([]byte("certificates:\n  - {match: w, namespace: team, roles: [auditor]}\n"), "")
+	require.NoError(t, err)
+	all := &fellows{}
+	asks := func(c *server.Config) { c.Authentication, c.Identities, c.Cluster = true, ids, all }
+	one := startTeam(t, asks)
+	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node = "n2" })
 	all.set(peer(one, "n1"), server.Peer{Node: "n2", APIAddress: strings.TrimPrefix(shows(t, two, "spiffe://x/node/n1"), "http://")})
 	lasting := one.token("team", "lasting", allRoles)
-	for i, x := range []struct {
+	shown := func() (c clients, deny func()) {
+		return clientsOf(one.http, shows(t, one, "spiffe://x/client/w")), func() {
+			a := one.store.Apply(t.Context(), &session.Deny{NS: "team", By: session.Maker{Client: "test"}, Denied: session.DeniedSubject{Subject: "cert:w"}})[0]
+			require.NoError(t, a.Failure())
+		}
+	}
+	token := func() (c clients, revoke func()) {
+		return one.as(one.token("team", "goes", []v1.Role{v1.Role_ROLE_AUDITOR})), func() { one.revoke("team", "goes") }
+	}
+	for what, x := range map[string]struct {
+		who     func() (clients, func())
 		cluster bool
 		at      *node
-	}{{false, one}, {true, one}, {true, two}} {
-		id := fmt.Sprint("goes", i)
-		f, err := one.as(one.token("team", id, []v1.Role{v1.Role_ROLE_AUDITOR})).events.Follow(t.Context(), &v1.FollowRequest{Cluster: x.cluster})
+	}{"a node": {token, false, one}, "the cluster": {token, true, one}, "another node": {token, true, two}, "another node, in its name": {shown, true, two}} {
+		c, end := x.who()
+		f, err := c.events.Follow(t.Context(), &v1.FollowRequest{Cluster: x.cluster})
 		require.NoError(t, err)
 		require.True(t, f.Receive(), "%v", f.Err())
 		require.Empty(t, f.Msg().Unreachable)
@@ -640,12 +654,12 @@ func TestEventsBehindARevocation(t *testing.T) {
 		for f.Msg().Event == nil {
 			require.True(t, f.Receive(), "%v", f.Err())
 		}
-		one.revoke("team", id)
+		end()
 		signal("BEHIND")
 		for f.Receive() {
-			require.Nil(t, f.Msg().Event, "%v", x)
+			require.Nil(t, f.Msg().Event, what)
 		}
-		require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(f.Err()), "%v: %v", x, f.Err())
+		require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(f.Err()), "%s: %v", what, f.Err())
 	}
 }
 
