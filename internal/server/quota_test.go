@@ -280,6 +280,78 @@ func TestQuotaOfOperations(t *testing.T) {
 	require.Positive(t, refused)
 }
 
+// What ends, keeps or gives back costs nothing, unless there is nothing: whoever asks for
+// that over and over is refused by and by, and not so who has what he ends.
+func TestQuotaOfWhatIsNotThere(t *testing.T) {
+	for what, try := range map[string]func(n *node, i int) error{
+		"renew": func(n *node, i int) error {
+			_, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Client: "c", Slots: []*v1.SlotRef{
+				{Pool: "q", SlotId: fmt.Sprint("a", i), Token: 1}, {Pool: "q", SlotId: fmt.Sprint("b", i), Token: 1}, {SessionId: "s", SlotId: "none", Token: 1},
+			}})
+			return err
+		},
+		"release": func(n *node, i int) error {
+			_, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Client: "c", Pool: "q", SlotId: fmt.Sprint("a", i), Token: 1})
+			return err
+		},
+		"end": func(n *node, i int) error {
+			_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: fmt.Sprint("none", i), Status: v1.Status_STATUS_SUCCEEDED})
+			return err
+		},
+		"cancel": func(n *node, i int) error {
+			_, err := n.calls.CancelCall(n.ctx(), &v1.CancelCallRequest{SessionId: "s", CallId: fmt.Sprint("none", i)})
+			return err
+		},
+		"cancel an approval": func(n *node, i int) error {
+			_, err := n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Client: "c", Id: fmt.Sprint("none", i)})
+			return err
+		},
+		"delete": func(n *node, i int) error {
+			_, err := n.counters.Delete(n.ctx(), &v1.DeleteRequest{Client: "c", Key: fmt.Sprint("none", i)})
+			return err
+		},
+		"delete a list": func(n *node, i int) error {
+			_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Client: "c", Key: fmt.Sprint("none", i)})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			n.putPolicy(policy()...)
+			n.session("s")
+			n.putPool("q", 1)
+			held := n.acquire("q", "slot")
+			n.begin("s", "runs")
+			_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: "v"})
+			require.NoError(t, err)
+			n.putQuotas("default", session.Quotas{Operations: 1})
+			for i := 0; ; i++ {
+				if err := try(n, i); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
+					requireOverQuota(t, err, "operations a second")
+					require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+					break
+				}
+				require.Less(t, i, 50)
+			}
+			renewed, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Client: "w", Slots: []*v1.SlotRef{
+				{Pool: "q", SlotId: "none", Token: 1}, {Pool: "q", SlotId: "slot", Token: held.Token},
+			}})
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_LEASE_EXPIRED, renewed.Results[0].Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_RENEWED, renewed.Results[1].Outcome)
+			freed, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Client: "w", Pool: "q", SlotId: "slot", Token: held.Token})
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s", "runs").Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.end("s", "runs").Outcome)
+			gone, err := n.counters.Delete(n.ctx(), &v1.DeleteRequest{Key: "k"})
+			require.NoError(t, err)
+			require.True(t, gone.Found)
+		})
+	}
+}
+
 // What goes through no steps of operations costs one as well.
 func TestQuotaOfOtherOperations(t *testing.T) {
 	n := start(t)

@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -194,6 +195,36 @@ func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, 
 		return callPools(x, call), nil
 	}
 	return nil, nil
+}
+
+// judge leaves out what is not there while the namespace owes for such: it keeps the answer
+// that it has. Where nothing is left the request is refused.
+func (r *renewal) judge(ctx context.Context) error {
+	if len(r.open) == 0 || !r.s.quotas.Owes(ctx, r.ns) {
+		return nil
+	}
+	keys := make([]session.Key, len(r.open))
+	for n, i := range r.open {
+		if c := r.cmds[i]; c.Session != "" {
+			keys[n] = session.SessionKey(c.NS, c.Session)
+		} else {
+			keys[n] = session.ClientKey(c.NS, c.Client)
+		}
+	}
+	records, _, err := r.s.store.ReadAll(ctx, keys, storage.Latest)
+	if err != nil {
+		return err
+	}
+	held := make([]int, 0, len(r.open))
+	for n, i := range r.open {
+		if quota.Open(records[n], r.cmds[i].ID) {
+			held = append(held, i)
+		}
+	}
+	if r.open = held; len(held) == 0 {
+		return r.s.quotas.Owing(ctx, r.ns)
+	}
+	return nil
 }
 
 func (r *renewal) commands() []session.Command {

@@ -166,6 +166,9 @@ func (s *Store) apply(ctx context.Context, cmd session.Command) (a storage.Answe
 		access.Authorize(p, cmd)
 		answers := s.changes.Apply(ctx, cmd)
 		TraceOf(ctx).Note(answers)
+		if s.quotas != nil && answers[0].Outcome == storage.Applied {
+			s.quotas.Missed(ctx, cmd, &answers[0].Result)
+		}
 		if a = answers[0]; a.Outcome != storage.Applied || a.Result.Code != session.StaleAccess {
 			return a, nil
 		}
