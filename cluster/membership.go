@@ -258,10 +258,17 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 		return err
 	}
 	_, known := n.member(id)
+	was := false // a member, at an earlier step
 	for pause := (backoff{}); ; {
 		end, err := n.turn(ctx)
+		_, placed := n.member(id)
+		if err == nil && was && !placed {
+			end()
+			return invalidField("node", "%s was removed while it was added; ask again if it is to be a member", id) // not added again by this one
+		}
+		was = was || placed
 		if err != nil {
-			if _, placed := n.member(id); !placed {
+			if !placed {
 				return err
 			}
 		} else {
@@ -270,6 +277,7 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 			if done || err != nil {
 				return err
 			}
+			was = true
 		}
 		if !pause.wait(ctx, n.ctx.Done()) {
 			err := fmt.Errorf("%s is a member without a vote and catches up; ask again to give it one: %w", id, ctx.Err())

@@ -198,3 +198,20 @@ func TestChangeOfMembersWaitsItsTurn(t *testing.T) {
 	<-n.changing
 	require.NoError(t, n.RemoveNode(t.Context(), "n2", false))
 }
+
+// A node that is removed while it is added stays removed: whoever adds it hears so, and
+// does not add it a second time.
+func TestRemovedWhileItIsAdded(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	added := make(chan error, 1)
+	ctx := within(t, 10*time.Second)
+	go func() { added <- leader.AddNode(ctx, "n9", "127.0.0.1:1", false) }()
+	isMember := func() bool { _, is := leader.member("n9"); return is }
+	require.Eventually(t, isMember, 5*time.Second, 5*time.Millisecond)
+	require.NoError(t, leader.RemoveNode(within(t, 5*time.Second), "n9", false))
+	err := <-added
+	require.ErrorIs(t, err, storage.ErrInvalid)
+	require.ErrorContains(t, err, "n9 was removed while it was added")
+	require.False(t, isMember())
+}

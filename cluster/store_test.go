@@ -59,6 +59,9 @@ func (s *spread) Save(ctx context.Context, w io.Writer) error    { return s.next
 func (s *spread) Restore(ctx context.Context, r io.Reader) error { return s.next().Restore(ctx, r) }
 func (s *spread) DataID(ns string) string                        { return s.next().DataID(ns) }
 func (s *spread) Close() error                                   { return nil }
+func (s *spread) Count(ctx context.Context, ns string) (session.Tally, error) {
+	return s.next().Count(ctx, ns)
+}
 
 // Unswept is what the leader says; followers say nothing.
 func (s *spread) Unswept(ctx context.Context) (keys []session.Key) {

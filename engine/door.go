@@ -78,6 +78,9 @@ func WorkflowCallOf(tool string, args value.Value) *WorkflowCall { return workfl
 // WorkflowKey is the key of the value that is the state of a session in a workflow.
 func WorkflowKey(session, name string) string { return workflow.Key(session, name) }
 
+// WorkflowSession is the session whose state in a workflow has a key; empty of another key.
+func WorkflowSession(key string) string { return workflow.SessionOf(key) }
+
 // WorkflowKept is for how long a state is kept behind its last change.
 const WorkflowKept = workflow.Kept
 

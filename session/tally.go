@@ -11,7 +11,7 @@ type Tally struct {
 	Clients  int64
 	Pools    int64 // pools and rates that were put
 	Policies int64 // names
-	Keys     int64 // values, lists and their items, budgets, hashes, standing approvals
+	Keys     int64 // values, lists and their items, budgets, hashes, approvals, standing approvals
 }
 
 // of returns the number that a record counts in; nil where it counts in none.
@@ -27,7 +27,7 @@ func (t *Tally) of(k ref, r Record) *int64 {
 		}
 	case *Name:
 		return &t.Policies
-	case *Counter, *List, *ListItem, *Budget, *Hash, *Standing:
+	case *Counter, *List, *ListItem, *Budget, *Hash, *Approval, *Standing:
 		return &t.Keys
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 // What is counted by the way is what there is, after any history and in a state that
 // was rebuilt from a snapshot.
 func TestTallyIsWhatThereIs(t *testing.T) {
-	seen := int64(0)
+	seen, approvals := int64(0), 0
 	for seed := range uint64(30) {
 		s := session.New()
 		s.ApplyAll(0, sessiontest.Setup())
@@ -41,6 +41,9 @@ func TestTallyIsWhatThereIs(t *testing.T) {
 				}
 			case *session.Name:
 				want.Policies++
+			case *session.Approval:
+				approvals++
+				want.Keys++
 			case *session.Counter, *session.List, *session.ListItem, *session.Budget, *session.Hash, *session.Standing:
 				want.Keys++
 			}
@@ -50,4 +53,5 @@ func TestTallyIsWhatThereIs(t *testing.T) {
 		require.Equal(t, want, rebuilt.TallyOf(sessiontest.NS), "seed %d", seed)
 	}
 	require.NotZero(t, seen)
+	require.NotZero(t, approvals)
 }

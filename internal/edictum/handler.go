@@ -101,6 +101,7 @@ func (h *Handler) clientOf(namespace string) (*client.Client, error) {
 type request struct {
 	*http.Request
 	key   Key
+	scope scope
 	agent string // that the SDK says it is; empty if it says nothing
 	api   *client.Client
 	rest  []string // of the path, behind /v1/NAME
@@ -159,7 +160,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &request{Request: r, key: key, agent: agent, api: api, rest: rest}
+	q := &request{Request: r, key: key, scope: scope, agent: agent, api: api, rest: rest}
 	switch name {
 	case "sessions":
 		return q.sessions()

@@ -163,9 +163,15 @@ func ask(t *testing.T, n *httptest.Server, holder, method, path, body string) (s
 	return res.StatusCode, string(b)
 }
 
-// A token of the service is a key: its roles and its scope are those of the API, and it
-// ends with it.
-func TestTokensAreKeys(t *testing.T) {
+// A guarded node asks its callers for tokens.
+type guarded struct {
+	t     *testing.T
+	store *storage.Memory
+	*httptest.Server
+}
+
+func guardedNode(t *testing.T) *guarded {
+	t.Helper()
 	store := storage.NewMemory(nil)
 	s, err := server.New(server.Config{Store: store, Node: "a", Authentication: true})
 	require.NoError(t, err)
@@ -177,54 +183,93 @@ func TestTokensAreKeys(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, store.Close())
 	})
-	const secret = "a-secret-of-enough-letters-00000"
-	token := func(id string, agents []string, roles ...v1.Role) string {
-		tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Agents: agents, Environment: "staging"}
-		for _, r := range roles {
-			tok.Roles |= 1 << r
-		}
-		a := store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: tok})[0]
-		require.NoError(t, a.Failure())
-		return "gn_team." + id + "." + secret
-	}
-	ask := func(token, agent, method, path, body string) (int, string) {
-		req, err := http.NewRequest(method, n.URL+path, strings.NewReader(body))
-		require.NoError(t, err)
-		req.Header.Set("Authorization", "Bearer "+token)
-		req.Header.Set("X-Edictum-Agent-Id", agent)
-		res, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		defer func() { _ = res.Body.Close() }()
-		raw, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return res.StatusCode, string(raw)
-	}
-	bot := token("abot", []string{"bot-*"}, v1.Role_ROLE_AGENT)
-	person := token("desk", nil, v1.Role_ROLE_APPROVER, v1.Role_ROLE_AGENT)
-	reader := token("read", nil, v1.Role_ROLE_AUDITOR)
+	return &guarded{t, store, n}
+}
 
-	status, body := ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
+// token puts a token into the state, and returns its text.
+func (n *guarded) token(id string, agents []string, roles ...v1.Role) string {
+	n.t.Helper()
+	const secret = "a-secret-of-enough-letters-00000"
+	tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Agents: agents, Environment: "staging"}
+	for _, r := range roles {
+		tok.Roles |= 1 << r
+	}
+	a := n.store.Apply(n.t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: tok})[0]
+	require.NoError(n.t, a.Failure())
+	return "gn_team." + id + "." + secret
+}
+
+func (n *guarded) ask(token, agent, method, path, body string) (int, string) {
+	n.t.Helper()
+	req, err := http.NewRequest(method, n.URL+path, strings.NewReader(body))
+	require.NoError(n.t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("X-Edictum-Agent-Id", agent)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(n.t, err)
+	defer func() { _ = res.Body.Close() }()
+	raw, err := io.ReadAll(res.Body)
+	require.NoError(n.t, err)
+	return res.StatusCode, string(raw)
+}
+
+// A token of the service is a key: its roles and its scope are those of the API, and it
+// ends with it.
+func TestTokensAreKeys(t *testing.T) {
+	n := guardedNode(t)
+	bot := n.token("abot", []string{"bot-*"}, v1.Role_ROLE_AGENT)
+	person := n.token("desk", nil, v1.Role_ROLE_APPROVER, v1.Role_ROLE_AGENT)
+	reader := n.token("read", nil, v1.Role_ROLE_AUDITOR)
+
+	status, body := n.ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
 	require.Equal(t, 200, status, body)
-	status, body = ask(bot, "other", "POST", "/v1/sessions/k/increment", `{}`)
+	status, body = n.ask(bot, "other", "POST", "/v1/sessions/k/increment", `{}`)
 	require.Equal(t, 403, status, body)
-	status, body = ask(reader, "x", "POST", "/v1/sessions/k/increment", `{}`)
+	status, body = n.ask(reader, "x", "POST", "/v1/sessions/k/increment", `{}`)
 	require.Equal(t, 403, status, body)
-	for _, unknown := range []string{"gn_team.none." + secret, "gn_team.abot.x", "gnk_x", ""} {
-		status, body = ask(unknown, "x", "GET", "/v1/sessions/k", "")
+	for _, unknown := range []string{"gn_team.none.a-secret-of-enough-letters-00000", "gn_team.abot.x", "gnk_x", ""} {
+		status, body = n.ask(unknown, "x", "GET", "/v1/sessions/k", "")
 		require.Equal(t, 401, status, body)
 	}
-	status, body = ask(bot, "bot-1", "POST", "/v1/approvals", `{"agent_id":"bot-1","tool_name":"t","tool_args":{},"message":"may I?","timeout":60}`)
+	status, body = n.ask(bot, "bot-1", "POST", "/v1/approvals", `{"agent_id":"bot-1","tool_name":"t","tool_args":{},"message":"may I?","timeout":60}`)
 	require.Equal(t, 201, status, body)
 	var made struct{ ID string }
 	require.NoError(t, json.Unmarshal([]byte(body), &made))
-	status, body = ask(bot, "bot-1", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
+	status, body = n.ask(bot, "bot-1", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
 	require.Equal(t, 403, status, body)
-	status, body = ask(person, "desk", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
+	status, body = n.ask(person, "desk", "PUT", "/v1/approvals/"+made.ID, `{"approved":true}`)
 	require.Equal(t, 200, status, body)
 	require.Contains(t, body, "token:desk")
-	require.EqualValues(t, 1, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "abot"})[0].Result.Value)
-	status, body = ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
+	require.EqualValues(t, 1, n.store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "abot"})[0].Result.Value)
+	status, body = n.ask(bot, "bot-1", "POST", "/v1/sessions/k/increment", `{}`)
 	require.Equal(t, 401, status, body)
+}
+
+// Which ruleset an agent has is not the agent's to say, by no method and by no value; and who
+// is bound to some agents assigns to those alone.
+func TestAgentsAssignNothing(t *testing.T) {
+	n := guardedNode(t)
+	bot := n.token("abot", []string{"bot-*"}, v1.Role_ROLE_AGENT)
+	bound := n.token("bound", []string{"bot-*"}, v1.Role_ROLE_AGENT, v1.Role_ROLE_APPROVER)
+	desk := n.token("desk", nil, v1.Role_ROLE_AGENT, v1.Role_ROLE_APPROVER)
+	for what, x := range map[string]struct {
+		token, method, path, body string
+		status                    int
+	}{
+		"agent, by the method":          {bot, "PUT", "agents/bot-1/ruleset", `{"name":"lax"}`, 403},
+		"agent, by a value":             {bot, "PUT", "sessions/edictum/assignment/bot-1", `{"value":"lax"}`, 403},
+		"agent, by a number":            {bot, "POST", "sessions/edictum/assignment/bot-1/increment", `{}`, 403},
+		"agent, by removing it":         {bot, "DELETE", "sessions/edictum/assignment/bot-1", "", 403},
+		"agent, a signature":            {bot, "PUT", "sessions/edictum/signature/production/r", `{"value":"x"}`, 403},
+		"operator, by a value":          {desk, "PUT", "sessions/edictum/assignment/bot-1", `{"value":"lax"}`, 403},
+		"bound operator, another agent": {bound, "PUT", "agents/victim/ruleset", `{"name":"lax"}`, 403},
+		"bound operator, its agent":     {bound, "PUT", "agents/bot-1/ruleset", `{"name":"lax"}`, 200},
+		"operator":                      {desk, "PUT", "agents/victim/ruleset", `{"name":"lax"}`, 200},
+		"agent, what it has":            {bot, "GET", "sessions/edictum/assignment/none", "", 404},
+	} {
+		status, body := n.ask(x.token, "bot-1", x.method, "/v1/"+x.path, x.body)
+		require.Equal(t, x.status, status, "%s: %s", what, body)
+	}
 }
 
 // Streams count as followers of their namespace.

@@ -207,6 +207,9 @@ func (q *request) agents() (any, error) {
 	if err := q.operator(); err != nil {
 		return nil, err
 	}
+	if !q.scope.has(q.rest[0]) {
+		return nil, refuse(http.StatusForbidden, "path: %s is not in the scope of the token", clip(q.rest[0]))
+	}
 	body, err := q.body()
 	if err != nil {
 		return nil, err

@@ -16,6 +16,9 @@ import (
 // rest of the path, since names of tools may have slashes.
 func (q *request) sessions() (any, error) {
 	key := strings.Join(q.rest, "/")
+	if q.Method != http.MethodGet && (strings.HasPrefix(key, assignmentPrefix) || strings.HasPrefix(key, signaturePrefix)) {
+		return nil, refuse(http.StatusForbidden, "path: keys below %s and %s have methods of their own", assignmentPrefix, signaturePrefix)
+	}
 	counted, increments := strings.CutSuffix(key, "/increment")
 	switch {
 	case key == "":

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -431,6 +432,57 @@ func TestScopeOfPolicies(t *testing.T) {
 	requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "loose")
 }
 
+// The values that say which rulesets agents have are written by those who put rulesets, and
+// read by all.
+func TestValuesThatAreReserved(t *testing.T) {
+	n := startTeam(t)
+	keys := []string{"edictum/assignment/bot-1", "edictum/signature/production/r"}
+	for role, may := range map[v1.Role]bool{v1.Role_ROLE_ORCHESTRATOR: false, v1.Role_ROLE_APPROVER: true, v1.Role_ROLE_POLICY_AUTHOR: true} {
+		c := n.as(n.token("team", fmt.Sprint("role", int(role)), []v1.Role{v1.Role_ROLE_AGENT, role})).counters
+		for _, key := range keys {
+			for what, try := range map[string]func() error{
+				"set":       func() error { _, err := c.Set(t.Context(), &v1.SetRequest{Key: key, Value: "1"}); return err },
+				"increment": func() error { _, err := c.Increment(t.Context(), &v1.IncrementRequest{Key: key}); return err },
+				"delete":    func() error { _, err := c.Delete(t.Context(), &v1.DeleteRequest{Key: key}); return err },
+			} {
+				if err := try(); may {
+					require.NoError(t, err, what)
+				} else {
+					requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "those who put rulesets")
+				}
+			}
+			_, err := c.Get(t.Context(), &v1.GetRequest{Key: key})
+			require.NoError(t, err)
+		}
+	}
+}
+
+// The heads of chains are of a whole namespace: they are refused to a token that is bound to
+// agents or policies, since a part of them would accuse an audit wrongly.
+func TestScopeOfChains(t *testing.T) {
+	n := startTeam(t)
+	require.NoError(t, open(n.as(n.token("team", "all1", worker)), "s-other", "other", "p"))
+	for id, x := range map[string]struct {
+		change []func(*session.Token)
+		may    bool
+	}{
+		"unbound":  {nil, true},
+		"agents":   {[]func(*session.Token){agents("bot-*")}, false},
+		"policies": {[]func(*session.Token){policies("p")}, false},
+	} {
+		for _, role := range []v1.Role{v1.Role_ROLE_AUDITOR, v1.Role_ROLE_OPERATOR} {
+			c := n.as(n.token("team", fmt.Sprint(id, int(role)), []v1.Role{role}, x.change...)).access
+			res, err := c.ListChains(t.Context(), &v1.ListChainsRequest{})
+			if !x.may {
+				requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound to none")
+				continue
+			}
+			require.NoError(t, err)
+			require.Contains(t, fmt.Sprint(res.Chains), "s-other")
+		}
+	}
+}
+
 // Calls of a session that was created with the hash of a secret bring that secret; the
 // secret of another session is none.
 func TestSessionTokens(t *testing.T) {
@@ -562,6 +614,80 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-patient).Outcome)
+}
+
+// What occurs behind a revocation is not told to who was revoked, wherever it occurs: also
+// not where another node tells this one in its own name, since a certificate was shown.
+func TestEventsBehindARevocation(t *testing.T) {
+	ids, err := access.ParseIdentities([]byte("certificates:\n  - {match: w, namespace: team, roles: [auditor]}\n"), "")
+	require.NoError(t, err)
+	all := &fellows{}
+	asks := func(c *server.Config) { c.Authentication, c.Identities, c.Cluster = true, ids, all }
+	one := startTeam(t, asks)
+	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node = "n2" })
+	all.set(peer(one, "n1"), server.Peer{Node: "n2", APIAddress: strings.TrimPrefix(shows(t, two, "spiffe://x/node/n1"), "http://")})
+	lasting := one.token("team", "lasting", allRoles)
+	shown := func() (c clients, deny func()) {
+		return clientsOf(one.http, shows(t, one, "spiffe://x/client/w")), func() {
+			a := one.store.Apply(t.Context(), &session.Deny{NS: "team", By: session.Maker{Client: "test"}, Denied: session.DeniedSubject{Subject: "cert:w"}})[0]
+			require.NoError(t, a.Failure())
+		}
+	}
+	token := func() (c clients, revoke func()) {
+		return one.as(one.token("team", "goes", []v1.Role{v1.Role_ROLE_AUDITOR})), func() { one.revoke("team", "goes") }
+	}
+	for what, x := range map[string]struct {
+		who     func() (clients, func())
+		cluster bool
+		at      *node
+	}{"a node": {token, false, one}, "the cluster": {token, true, one}, "another node": {token, true, two}, "another node, in its name": {shown, true, two}} {
+		c, end := x.who()
+		f, err := c.events.Follow(t.Context(), &v1.FollowRequest{Cluster: x.cluster})
+		require.NoError(t, err)
+		require.True(t, f.Receive(), "%v", f.Err())
+		require.Empty(t, f.Msg().Unreachable)
+		signal := func(name string) {
+			_, err := x.at.as(lasting).sessions.Signal(t.Context(), &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: "x"}, Signal: name})
+			require.NoError(t, err)
+		}
+		signal("BEFORE")
+		for f.Msg().Event == nil {
+			require.True(t, f.Receive(), "%v", f.Err())
+		}
+		end()
+		signal("BEHIND")
+		for f.Receive() {
+			require.Nil(t, f.Msg().Event, what)
+		}
+		require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(f.Err()), "%s: %v", what, f.Err())
+	}
+}
+
+// Nothing is claimed for who waits with a token that has expired meanwhile.
+func TestExpiredWhileWaiting(t *testing.T) {
+	var ahead atomic.Int64
+	n := startTeam(t, func(c *server.Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	brief := n.as(n.token("team", "brief", worker, func(x *session.Token) { x.Expires = time.Now().Add(time.Minute).UnixMilli() }))
+	_, err := all.slots.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "q", Slots: 1})
+	require.NoError(t, err)
+	held, err := all.slots.AcquireSlot(t.Context(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "s", Client: "c"})
+	require.NoError(t, err)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := brief.slots.AcquireSlot(context.Background(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "w", Client: "c2", Wait: durationpb.New(time.Minute)})
+		waits <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		slots, err := all.slots.ListSlots(t.Context(), &v1.ListSlotsRequest{Pool: "q"})
+		return err == nil && len(slots.Waiters) == 1
+	})
+	ahead.Store(int64(2 * time.Minute))
+	_, err = all.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: held.Token})
+	require.NoError(t, err)
+	requireRefused(t, <-waits, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "expired")
 }
 
 // A token that expires is as one that is revoked.

@@ -7,6 +7,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -19,6 +20,7 @@ import (
 func (s *Server) newApprovals() *approvals.Service {
 	return &approvals.Service{
 		Store: s.store, Now: s.cfg.Now, NewID: s.cfg.NewID, Waits: s.waits, Seal: s.seals.seal, Open: s.seals.show,
+		Enter: func(ctx context.Context, ns string) (func(), error) { return s.quotas.Enter(ctx, ns, quota.Waiters) },
 		Rule: func(ctx context.Context, ns string, policy session.Digest, rule uint16) string {
 			p, err := s.policies.Cache.Compiled(ctx, ns, policy)
 			if err != nil {

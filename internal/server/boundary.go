@@ -55,7 +55,7 @@ func (b *boundary) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			ctx = guard
 		}
 		res, err := next(ctx, req)
-		if err == nil && !left.Changed {
+		if (err == nil || fault.Of(err).Code == connect.CodeNotFound) && !left.Changed { // absence is an answer as well
 			if gone := b.auth.AfterRead(ctx, access.From(ctx)); gone != nil {
 				res, err = nil, gone
 			}

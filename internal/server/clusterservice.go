@@ -224,6 +224,8 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	case err == nil:
 	case r.Refused != nil:
 		return nil, r.Refused
+	case fault.Unauthenticated(err): // revoked while it was sent
+		return nil, err
 	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:

@@ -56,7 +56,8 @@ func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (do
 }
 
 // spend takes an operation from what its namespace may do in a second at this node.
-// What ends something or gives it back costs nothing.
+// What ends something or gives it back costs nothing, unless there is nothing (see
+// quota.Missed).
 func (s *Server) spend(ctx context.Context, op operation) error {
 	switch op.(type) {
 	case *end, *cancel, *release, *renewal, *closing, *forced:
@@ -164,7 +165,12 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	}
 	for n, i := range open {
 		own := answers[:counts[n]]
-		answers = answers[counts[n]:]
+		for j := range own {
+			if own[j].Outcome == storage.Applied {
+				s.quotas.Missed(ctx, cmds[j], &own[j].Result)
+			}
+		}
+		answers, cmds = answers[counts[n]:], cmds[counts[n]:]
 		if all[n].err != nil {
 			continue
 		}
@@ -282,6 +288,7 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 func (s *Server) waitOf(op operation) (w *waiting.Wait, err error) {
 	err = s.guarded(op, func() error { w = op.waiting(); return nil })
 	if who := op.state().who; who != nil && w != nil && w.Renew != nil {
+		w.Gone = func() bool { return who.Expired(s.cfg.Now()) }
 		behalf := who.Behalf()
 		w.Renew.Authorize(behalf)
 		w.Cancel.Authorize(behalf)

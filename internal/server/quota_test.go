@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -113,6 +114,56 @@ func TestQuotaOfBytes(t *testing.T) {
 	}
 }
 
+// Approvals, pending and decided ones, and those that stand are keys with bytes of their
+// namespace, however they are asked for. What nobody has to be asked about anew is no
+// addition.
+func TestQuotaOfApprovals(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy("require_human_approval: true", "approval: {timeout: 300s}")...)
+	n.session("s")
+	ask := func(id, message string) (*v1.ApprovalServiceRequestResponse, error) {
+		return n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{Client: "c", RequestId: id, AgentId: "a", Tool: "t", Message: message})
+	}
+	stand := func(tool string) error {
+		_, err := n.approvals.PutStanding(n.ctx(), &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_SESSION, Name: "s", Tool: tool, Expiry: durationpb.New(time.Hour)})
+		return err
+	}
+	begin := func(call, tool string) error {
+		_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", call, tooled(tool, `{}`), waiting(time.Nanosecond)))
+		return err
+	}
+	n.putQuotas("default", session.Quotas{Keys: 3})
+	first, err := ask("r1", "")
+	require.NoError(t, err)
+	require.NoError(t, begin("c1", "search"))
+	require.NoError(t, stand("lookup"))
+	_, err = ask("r2", "")
+	requireOverQuota(t, err, "keys")
+	requireOverQuota(t, begin("c2", "search"), "keys")
+	requireOverQuota(t, stand("other"), "keys")
+	_, err = n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: "v"})
+	requireOverQuota(t, err, "keys")
+
+	_, err = ask("r1", "")
+	require.NoError(t, err, "it is there")
+	require.NoError(t, begin("c1", "search"), "it is there")
+	require.NoError(t, begin("c3", "lookup"), "one stands for it")
+	require.NoError(t, stand("lookup"), "it is there")
+	_, err = n.vote(first.Approval.Id, "amy", v1.Vote_VOTE_APPROVE)
+	require.NoError(t, err)
+	_, err = ask("r2", "")
+	requireOverQuota(t, err, "keys")
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, used.Used.Keys, "what is decided is kept for a while")
+
+	n.putQuotas("default", session.Quotas{Bytes: 1000})
+	_, err = ask("r3", strings.Repeat("x", 1001))
+	requireOverQuota(t, err, "bytes")
+	_, err = ask("r3", "x")
+	require.NoError(t, err)
+}
+
 // Who waits, follows or has a stream open is counted at the node, and makes room when
 // it goes.
 func TestQuotasOfANode(t *testing.T) {
@@ -178,6 +229,36 @@ func TestQuotasOfANode(t *testing.T) {
 	})
 }
 
+// Who waits for the decision of an approval is one of the waiters of its namespace.
+func TestQuotaOfWaitersForApprovals(t *testing.T) {
+	n := start(t)
+	n.putQuotas("default", session.Quotas{Waiters: 1})
+	asked, err := n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", Client: "c", RequestId: "r"})
+	require.NoError(t, err)
+	const all = 50
+	ctx, hangUp := context.WithTimeout(n.ctx(), 10*time.Second)
+	defer hangUp()
+	ended, h2 := make(chan error, all), n.h2()
+	for range all {
+		go func() {
+			_, err := h2.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: asked.Approval.Id, Wait: durationpb.New(time.Minute)})
+			ended <- err
+		}()
+	}
+	for range all - 1 {
+		requireOverQuota(t, <-ended, "waiters")
+	}
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, used.Used.Waiters)
+	hangUp()
+	require.Equal(t, connect.CodeCanceled, connect.CodeOf(<-ended))
+	eventually(t, "there is room again", func() bool {
+		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+		return err == nil && used.Used.Waiters == 0
+	})
+}
+
 // So many operations a second, and no more; what ends something is free.
 func TestQuotaOfOperations(t *testing.T) {
 	n := start(t)
@@ -199,6 +280,78 @@ func TestQuotaOfOperations(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, begun, 5)
 	require.Positive(t, refused)
+}
+
+// What ends, keeps or gives back costs nothing, unless there is nothing: whoever asks for
+// that over and over is refused by and by, and not so who has what he ends.
+func TestQuotaOfWhatIsNotThere(t *testing.T) {
+	for what, try := range map[string]func(n *node, i int) error{
+		"renew": func(n *node, i int) error {
+			_, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Client: "c", Slots: []*v1.SlotRef{
+				{Pool: "q", SlotId: fmt.Sprint("a", i), Token: 1}, {Pool: "q", SlotId: fmt.Sprint("b", i), Token: 1}, {SessionId: "s", SlotId: "none", Token: 1},
+			}})
+			return err
+		},
+		"release": func(n *node, i int) error {
+			_, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Client: "c", Pool: "q", SlotId: fmt.Sprint("a", i), Token: 1})
+			return err
+		},
+		"end": func(n *node, i int) error {
+			_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: fmt.Sprint("none", i), Status: v1.Status_STATUS_SUCCEEDED})
+			return err
+		},
+		"cancel": func(n *node, i int) error {
+			_, err := n.calls.CancelCall(n.ctx(), &v1.CancelCallRequest{SessionId: "s", CallId: fmt.Sprint("none", i)})
+			return err
+		},
+		"cancel an approval": func(n *node, i int) error {
+			_, err := n.approvals.Cancel(n.ctx(), &v1.ApprovalServiceCancelRequest{Client: "c", Id: fmt.Sprint("none", i)})
+			return err
+		},
+		"delete": func(n *node, i int) error {
+			_, err := n.counters.Delete(n.ctx(), &v1.DeleteRequest{Client: "c", Key: fmt.Sprint("none", i)})
+			return err
+		},
+		"delete a list": func(n *node, i int) error {
+			_, err := n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Client: "c", Key: fmt.Sprint("none", i)})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			n.putPolicy(policy()...)
+			n.session("s")
+			n.putPool("q", 1)
+			held := n.acquire("q", "slot")
+			n.begin("s", "runs")
+			_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "k", Value: "v"})
+			require.NoError(t, err)
+			n.putQuotas("default", session.Quotas{Operations: 1})
+			for i := 0; ; i++ {
+				if err := try(n, i); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
+					requireOverQuota(t, err, "operations a second")
+					require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+					break
+				}
+				require.Less(t, i, 50)
+			}
+			renewed, err := n.slots.RenewSlots(n.ctx(), &v1.RenewSlotsRequest{Client: "w", Slots: []*v1.SlotRef{
+				{Pool: "q", SlotId: "none", Token: 1}, {Pool: "q", SlotId: "slot", Token: held.Token},
+			}})
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_LEASE_EXPIRED, renewed.Results[0].Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_RENEWED, renewed.Results[1].Outcome)
+			freed, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Client: "w", Pool: "q", SlotId: "slot", Token: held.Token})
+			require.NoError(t, err)
+			require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s", "runs").Outcome)
+			require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.end("s", "runs").Outcome)
+			gone, err := n.counters.Delete(n.ctx(), &v1.DeleteRequest{Key: "k"})
+			require.NoError(t, err)
+			require.True(t, gone.Found)
+		})
+	}
 }
 
 // What goes through no steps of operations costs one as well.

@@ -1,10 +1,13 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -225,6 +228,35 @@ func TestReadsBehindARevocation(t *testing.T) {
 	requireRefused(t, read(), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "not known")
 }
 
+// That something is not there is an answer as well: who was revoked before a linearizable
+// read does not have it.
+func TestAbsenceBehindARevocation(t *testing.T) {
+	store := &behindStore{Store: storage.NewMemory(nil), ns: "team"}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.Authentication = true })
+	for what, try := range map[string]func(c clients) error{
+		"session": func(c clients) error {
+			_, err := c.sessions.GetSession(t.Context(), &v1.GetSessionRequest{SessionId: "none"})
+			return err
+		},
+		"pool": func(c clients) error {
+			_, err := c.slots.GetPool(t.Context(), &v1.GetPoolRequest{Pool: "none"})
+			return err
+		},
+		"approval": func(c clients) error {
+			_, err := c.approvals.Get(t.Context(), &v1.ApprovalServiceGetRequest{Id: "none"})
+			return err
+		},
+	} {
+		c := n.as(n.token("team", "auditor"+what, []v1.Role{v1.Role_ROLE_AUDITOR}))
+		store.keep(t)
+		requireRefused(t, try(c), connect.CodeNotFound, fault.ReasonNotFound, "none")
+		store.keep(t)
+		n.revoke("team", "auditor"+what)
+		requireRefused(t, try(c), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "not known")
+	}
+}
+
 // A recruiting cluster is one whose members are changed.
 type recruiting struct {
 	fellows
@@ -297,6 +329,46 @@ func TestRevokedOperatorsOfTheCluster(t *testing.T) {
 		requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 		require.Len(t, all.done, 4, what)
 	}
+}
+
+// restoring is a store that tells when a restore has begun.
+type restoring struct {
+	storage.Store
+	begun chan struct{}
+}
+
+func (s *restoring) Restore(ctx context.Context, r io.Reader) error {
+	close(s.begun)
+	return s.Store.Restore(ctx, r)
+}
+
+// Who is revoked while a snapshot is sent restores nothing.
+func TestRevokedDuringARestore(t *testing.T) {
+	store := &restoring{Store: storage.NewMemory(nil), begun: make(chan struct{})}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.Authentication = true })
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR}))
+	set := func(text string) {
+		_, err := all.counters.Set(t.Context(), &v1.SetRequest{Key: "k", Value: text})
+		require.NoError(t, err)
+	}
+	set("old")
+	var snapshot bytes.Buffer
+	require.NoError(t, n.store.Save(t.Context(), &snapshot))
+	set("new")
+	up, err := root.cluster.Restore(t.Context())
+	require.NoError(t, err)
+	half := snapshot.Len() / 2
+	require.NoError(t, up.Send(&v1.RestoreRequest{Chunk: snapshot.Next(half)}))
+	<-store.begun
+	n.revoke(session.ClusterNamespace, "root")
+	_ = up.Send(&v1.RestoreRequest{Chunk: snapshot.Bytes()}) // it may have been refused by now
+	_, err = up.CloseAndReceive()
+	requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "not known")
+	got, err := all.counters.Get(t.Context(), &v1.GetRequest{Key: "k"})
+	require.NoError(t, err)
+	require.Equal(t, "new", got.Value)
 }
 
 // noticing is a store that tells of what is read.
@@ -406,4 +478,90 @@ func TestSessionsOfOthersTakeAsLong(t *testing.T) {
 		require.Equal(t, want, reads("s-other"), what)
 		require.Equal(t, want, reads("s-sealed"), what)
 	}
+}
+
+// What belongs to others is answered like what is absent under an id that was used before,
+// too, and costs the same.
+func TestForbiddenIsLikeAbsent(t *testing.T) {
+	store := &counting{Store: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.Authentication = true })
+	all := n.as(n.token("team", "all1", append(allRoles, worker...)))
+	_, err := all.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: strings.Join(policy(), "\n") + "\n"})
+	require.NoError(t, err)
+	require.NoError(t, open(all, "s-other", "other", "p"))
+	asked, err := all.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{AgentId: "other", Tool: "t", Client: "theirs", RequestId: "theirs"})
+	require.NoError(t, err)
+	stands := func(scope v1.StandingScope, name string) string {
+		res, err := all.approvals.PutStanding(t.Context(), &v1.PutStandingRequest{Scope: scope, Name: name, Tool: "t", Expiry: durationpb.New(time.Hour)})
+		require.NoError(t, err)
+		return res.Standing.Id
+	}
+	c := n.as(n.token("team", "some", append(allRoles, worker...), agents("bot-*")))
+	_, err = c.counters.Set(t.Context(), &v1.SetRequest{Client: "mine", RequestId: "used", Key: "k", Value: "v"})
+	require.NoError(t, err)
+	signal := func(name string) func(id, request string) (any, error) {
+		return func(id, request string) (any, error) {
+			return c.sessions.Signal(t.Context(), &v1.SignalRequest{Client: "mine", RequestId: request, Target: &v1.SignalRequest_SessionId{SessionId: id}, Signal: name})
+		}
+	}
+	standing := func(id, request string) (any, error) {
+		return c.approvals.DeleteStanding(t.Context(), &v1.DeleteStandingRequest{Client: "mine", RequestId: request, Id: id})
+	}
+	for what, x := range map[string]struct {
+		hidden string
+		try    func(id, request string) (any, error)
+	}{
+		"event":  {"s-other", signal("FOO")},
+		"signal": {"s-other", signal("STOP")},
+		"force": {"s-other", func(id, request string) (any, error) {
+			res, err := c.slots.ForceRelease(t.Context(), &v1.ForceReleaseRequest{Client: "mine", RequestId: request, SessionId: id, SlotId: "c"})
+			return res.GetOutcome(), err
+		}},
+		"decide": {asked.Approval.Id, func(id, request string) (any, error) {
+			return c.approvals.Decide(t.Context(), &v1.ApprovalServiceDecideRequest{Client: "mine", RequestId: request, Id: id, Decision: v1.Vote_VOTE_DENY})
+		}},
+		"cancel": {asked.Approval.Id, func(id, request string) (any, error) {
+			return c.approvals.Cancel(t.Context(), &v1.ApprovalServiceCancelRequest{Client: "mine", RequestId: request, Id: id})
+		}},
+		"standing, agent":   {stands(v1.StandingScope_STANDING_SCOPE_AGENT, "other"), standing},
+		"standing, session": {stands(v1.StandingScope_STANDING_SCOPE_SESSION, "s-other"), standing},
+	} {
+		for _, request := range []string{"used", ""} {
+			answer := func(id string) (answer string, cost [2]int64) {
+				commands, reads := store.commands.Load(), store.reads.Load()
+				res, err := x.try(id, request)
+				return strings.ReplaceAll(fmt.Sprint(res, err), id, "ID"), [2]int64{store.commands.Load() - commands, store.reads.Load() - reads}
+			}
+			absent, want := answer("absent")
+			hidden, cost := answer(x.hidden)
+			require.Equal(t, absent, hidden, "%s %q", what, request)
+			require.Equal(t, want, cost, "%s %q: commands and linearizable reads", what, request)
+			if request == "used" && what != "event" {
+				require.Contains(t, hidden, "used", what)
+			}
+		}
+	}
+}
+
+// counting is a store that counts what it is asked for in the namespace team.
+type counting struct {
+	storage.Store
+	commands, reads atomic.Int64 // reads are the linearizable ones of a record
+}
+
+func (s *counting) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	for _, c := range cmds {
+		if c.Namespace() == "team" {
+			s.commands.Add(1)
+		}
+	}
+	return s.Store.Apply(ctx, cmds...)
+}
+
+func (s *counting) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if r == storage.Latest {
+		s.reads.Add(1)
+	}
+	return s.Store.Get(ctx, k, r)
 }

@@ -26,6 +26,7 @@ import (
 	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server/access"
+	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/gate"
 	"example.com/govnode/internal/server/health"
@@ -262,6 +263,12 @@ func New(cfg Config) (*Server, error) {
 		Node: cfg.Node, Now: cfg.Now, Log: cfg.Logger, Journal: journal,
 		Cluster: cfg.Cluster, Client: cfg.Peers, Secure: cfg.PeerTLS != nil, Cut: m.cut, Drained: s.drained,
 		Enter: s.Follower,
+		Still: func(ctx context.Context, p *access.Principal) error {
+			if _, err := s.auth.Nearby(ctx, p); fault.Unauthenticated(err) {
+				return err
+			}
+			return nil // what cannot be read now is looked at again
+		},
 	}
 	s.audit.journal, s.audit.store = journal, store
 	s.seals = &sealer{key: &digestKey{store: kept}}
@@ -281,7 +288,7 @@ func New(cfg Config) (*Server, error) {
 		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, Refused: s.audit.policyRefused, HashPut: s.audit.hashPut,
 	}
 	s.values = &values.Service{Store: s.store, Now: cfg.Now}
-	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
+	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Asks: cfg.Authentication, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
 		return s.newApprovals().Request(ctx, req)
 	}}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {

@@ -31,19 +31,26 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	if err := s.mayTarget(ctx, cmd); err != nil {
+	hidden, err := s.mayTarget(ctx, cmd)
+	if err != nil {
 		return nil, err
+	}
+	shown := cmd.Target
+	if hidden { // it is ordered all the same, for nobody: so its id is answered as ever, and it takes as long
+		cmd.Target.Name = s.cfg.NewID()
 	}
 	name := strings.ToUpper(req.Signal) // who types stop means STOP
 	if cmd.Signal = signals[name]; cmd.Signal == 0 {
-		s.signalled(ctx, cmd, req.Signal)
+		if !hidden {
+			s.signalled(ctx, cmd, req.Signal)
+		}
 		return &v1.SignalResponse{}, nil
 	}
 	a, err := s.store.Change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.NotFound {
 			return fault.NotFound("sessionId", "there is no session %q; create it with CreateSession", req.GetSessionId())
 		}
-		return fault.OfResult(res, words.TargetText(cmd.Target))
+		return fault.OfResult(res, words.TargetText(shown))
 	})
 	switch {
 	case err != nil:
@@ -61,22 +68,19 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 	return out, nil
 }
 
-// mayTarget refuses a signal for whom is not in the caller's scope.
-func (s *Server) mayTarget(ctx context.Context, cmd *session.Signal) error {
+// mayTarget refuses a signal for whom is not in the caller's scope. A session that is not
+// is hidden.
+func (s *Server) mayTarget(ctx context.Context, cmd *session.Signal) (hidden bool, err error) {
 	who := access.From(ctx)
 	switch t := cmd.Target; {
 	case !who.Scoped():
-		return nil
+		return false, nil
 	case t.Scope == session.OfSession:
-		hidden, err := s.store.Hidden(ctx, session.SessionKey(cmd.NS, t.Name))
-		if hidden {
-			err = noSession(nil, t.Name)
-		}
-		return err
+		return s.store.Hidden(ctx, session.SessionKey(cmd.NS, t.Name))
 	case t.Scope == session.OfAgent && who.Sees(t.Name):
-		return nil
+		return false, nil
 	default:
-		return access.Denied("%s is not in the scope of this token; it signals %s and their sessions", words.TargetText(t), strings.Join(who.Agents, ", "))
+		return false, access.Denied("%s is not in the scope of this token; it signals %s and their sessions", words.TargetText(t), strings.Join(who.Agents, ", "))
 	}
 }
 

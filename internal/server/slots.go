@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/limits"
 	"example.com/govnode/internal/server/order"
+	"example.com/govnode/internal/server/quota"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -196,6 +197,36 @@ func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, 
 	return nil, nil
 }
 
+// judge leaves out what is not there while the namespace owes for such: it keeps the answer
+// that it has. Where nothing is left the request is refused.
+func (r *renewal) judge(ctx context.Context) error {
+	if len(r.open) == 0 || !r.s.quotas.Owes(ctx, r.ns) {
+		return nil
+	}
+	keys := make([]session.Key, len(r.open))
+	for n, i := range r.open {
+		if c := r.cmds[i]; c.Session != "" {
+			keys[n] = session.SessionKey(c.NS, c.Session)
+		} else {
+			keys[n] = session.ClientKey(c.NS, c.Client)
+		}
+	}
+	records, _, err := r.s.store.ReadAll(ctx, keys, storage.Latest)
+	if err != nil {
+		return err
+	}
+	held := make([]int, 0, len(r.open))
+	for n, i := range r.open {
+		if quota.Open(records[n], r.cmds[i].ID) {
+			held = append(held, i)
+		}
+	}
+	if r.open = held; len(held) == 0 {
+		return r.s.quotas.Owing(ctx, r.ns)
+	}
+	return nil
+}
+
 func (r *renewal) commands() []session.Command {
 	cmds := make([]session.Command, len(r.open))
 	for n, i := range r.open {
@@ -294,17 +325,7 @@ func (s slotService) ForceRelease(ctx context.Context, req *v1.ForceReleaseReque
 // A forced is one ForceRelease on its way.
 type forced struct {
 	request[v1.ForceReleaseRequest, v1.ForceReleaseResponse]
-	cmd    *session.ForceRelease
-	hidden bool // it is of a session out of the caller's scope
-}
-
-// commands leaves a session alone that is not there for the caller, and says where in
-// the order that is.
-func (o *forced) commands() []session.Command {
-	if o.hidden {
-		o.one[0] = &session.Tick{}
-	}
-	return o.one[:]
+	cmd *session.ForceRelease
 }
 
 func (o *forced) check(ctx context.Context, f *input.Fields) error {
@@ -322,9 +343,12 @@ func (o *forced) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil || req.SessionId == "" {
 		return f.Err
 	}
-	var err error
-	if o.hidden, err = o.s.store.Hidden(ctx, session.SessionKey(o.ns, req.SessionId)); err != nil {
+	hidden, err := o.s.store.Hidden(ctx, session.SessionKey(o.ns, req.SessionId))
+	if err != nil {
 		return err
+	}
+	if hidden { // it is ordered all the same, for nobody: so its id is answered as ever
+		o.cmd.Session = o.s.cfg.NewID()
 	}
 	o.cmd.Pools, err = o.s.poolsOf(ctx, o.ns, req.SessionId, req.SlotId)
 	return err
@@ -341,12 +365,14 @@ func (o *forced) respond() error {
 	res := &o.answer.Result
 	o.out = &v1.ForceReleaseResponse{Outcome: v1.Outcome_OUTCOME_RELEASED, Index: o.answer.Index}
 	switch {
-	case o.hidden || res.Code == session.NotFound || res.Code == session.StalePremise:
+	case res.Code == session.NotFound || res.Code == session.StalePremise:
 		o.out.Outcome = v1.Outcome_OUTCOME_NOT_FOUND
 	case res.Code.Failure():
 		return order.RequestFailure(o.cmd.By)(res)
 	}
-	o.s.audit.forced(&o.trace, o.cmd, o.out.Outcome)
+	told := *o.cmd
+	told.Session = o.req.SessionId
+	o.s.audit.forced(&o.trace, &told, o.out.Outcome)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,9 +11,14 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // Workflows of Edictum on a node: where a session stands is one value, the same for all.
@@ -327,4 +333,133 @@ func TestAWorkflowIsAboutTools(t *testing.T) {
 	judged, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s"})
 	require.NoError(t, err)
 	require.True(t, judged.Decision.Allowed)
+}
+
+// flowThatAsks is a workflow whose session ships once people have approved that.
+const flowThatAsks = `apiVersion: edictum/v1
+kind: Workflow
+metadata: {name: p}
+stages:
+  - {id: review, approval: {message: "may it go out?"}}
+  - {id: ship, tools: [Bash]}
+`
+
+const shipping = `{"session_id":"s","active_stage":"ship","completed_stages":["review"],"approvals":{"review":"approved"},` +
+	`"evidence":{"reads":[],"stage_calls":{},"mcp_results":{}},"blocked_reason":null,"pending_approval":{"required":false},` +
+	`"last_blocked_action":null,"last_recorded_evidence":null}`
+
+// guardedFlow is a node that asks who calls, with a workflow that asks people.
+func guardedFlow(t *testing.T, store storage.Store) (n *node, all, bot clients) {
+	n = startOn(t, store, func(c *server.Config) { c.Authentication = true })
+	all = n.as(n.token("team", "all1", append(allRoles, worker...)))
+	_, err := all.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: flowThatAsks})
+	require.NoError(t, err)
+	return n, all, n.as(n.token("team", "bots", worker, agents("bot-*")))
+}
+
+func ships(t *testing.T, c clients, sess, call string) v1.Outcome {
+	t.Helper()
+	res, err := c.calls.BeginCall(t.Context(), beginRequest(sess, call, tooled("Bash", `{"command": "git push"}`)))
+	require.NoError(t, err)
+	return res.Outcome
+}
+
+// An agent does not write past people where its session stands: neither in its own nor in
+// that of another. Who may move sessions may.
+func TestAgentsDoNotWriteWhereTheyStand(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n, all, bot := guardedFlow(t, store)
+	require.NoError(t, open(all, "s", "bot-1", "p"))
+	require.NoError(t, open(all, "other", "vip", "p"))
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, bot, "s", "c1"))
+	for _, sess := range []string{"s", "other"} {
+		key := "s:" + sess + ":workflow:p:state"
+		for what, try := range map[string]func() error{
+			"set": func() error {
+				_, err := bot.counters.Set(t.Context(), &v1.SetRequest{Key: key, Value: shipping})
+				return err
+			},
+			"delete": func() error { _, err := bot.counters.Delete(t.Context(), &v1.DeleteRequest{Key: key}); return err },
+			"increment": func() error {
+				_, err := bot.counters.Increment(t.Context(), &v1.IncrementRequest{Key: key})
+				return err
+			},
+		} {
+			err := try()
+			requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "which the nodes judge")
+			require.ErrorContains(t, err, "workflow set", what)
+		}
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, bot, "s", "c2"))
+	got, err := bot.counters.Get(t.Context(), &v1.GetRequest{Key: "s:s:workflow:p:state"})
+	require.NoError(t, err)
+	require.Contains(t, got.Value, `"active_stage":"review"`)
+
+	for i, role := range []v1.Role{v1.Role_ROLE_OPERATOR, v1.Role_ROLE_POLICY_AUTHOR} {
+		sess := fmt.Sprint("moved", i)
+		require.NoError(t, open(all, sess, "bot-1", "p"))
+		mover := n.as(n.token("team", fmt.Sprint("mover", i), []v1.Role{v1.Role_ROLE_AGENT, role}))
+		_, err := mover.counters.Set(t.Context(), &v1.SetRequest{Key: "s:" + sess + ":workflow:p:state", Value: strings.Replace(shipping, `:"s"`, `:"`+sess+`"`, 1)})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, ships(t, bot, sess, "c"))
+	}
+}
+
+// An agent that judges by itself keeps its states where there is no such session. What it
+// has written there says nothing about a session that is opened later, though its request
+// is overtaken by the opening.
+func TestStatesBeforeTheirSession(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	_, all, bot := guardedFlow(t, store)
+	key := "s:s:workflow:p:state"
+	set := func(text string) {
+		_, err := bot.counters.Set(t.Context(), &v1.SetRequest{Key: key, Value: text, Ttl: durationpb.New(1000 * time.Hour)})
+		require.NoError(t, err)
+	}
+	set("mine")
+	_, err := bot.counters.Delete(t.Context(), &v1.DeleteRequest{Key: key})
+	require.NoError(t, err)
+	set(shipping)
+	got, err := bot.counters.Get(t.Context(), &v1.GetRequest{Key: key})
+	require.NoError(t, err)
+	require.Equal(t, shipping, got.Value)
+	require.NoError(t, open(all, "s", "bot-1", "p"))
+	judged, err := bot.policies.Evaluate(t.Context(), &v1.EvaluateRequest{SessionId: "s", Tool: "Bash", ArgumentsJson: `{"command": "ls"}`})
+	require.NoError(t, err)
+	require.False(t, judged.Decision.Allowed)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, bot, "s", "c"))
+}
+
+// A request of an agent that was let in before its session was there, and comes behind it
+// in the order, says nothing either.
+func TestStatesThatTheirSessionOvertakes(t *testing.T) {
+	slow := &overtaken{Store: storage.NewMemory(nil), looked: make(chan struct{}), goOn: make(chan struct{})}
+	t.Cleanup(func() { require.NoError(t, slow.Close()) })
+	_, all, bot := guardedFlow(t, slow)
+	done := make(chan error, 1)
+	go func() {
+		_, err := bot.counters.Set(context.Background(), &v1.SetRequest{Client: "slow", Key: "s:s:workflow:p:state", Value: shipping})
+		done <- err
+	}()
+	<-slow.looked
+	require.NoError(t, open(all, "s", "bot-1", "p"))
+	close(slow.goOn)
+	require.NoError(t, <-done)
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, bot, "s", "c"))
+}
+
+// overtaken is a store that holds up what the client slow sets.
+type overtaken struct {
+	storage.Store
+	looked, goOn chan struct{}
+}
+
+func (s *overtaken) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	if c, sets := cmds[0].(*session.Set); sets && c.By.Client == "slow" {
+		close(s.looked)
+		<-s.goOn
+	}
+	return s.Store.Apply(ctx, cmds...)
 }

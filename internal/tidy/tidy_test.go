@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	"internal/server/order":                {"internal/server/quota", "internal/server/access", "internal/server/fault", "internal/server/input", "session", "storage", "proto/govnode/v1"},
 	"internal/server/approvals":            {"internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/order", "internal/server/record", "internal/server/waiting", "internal/server/words", "session", "session/approval", "storage", "engine", "engine/value", "proto/govnode/v1"},
 	"internal/server/limits":               {"internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/order", "internal/server/record", "internal/server/words", "session", "session/budget", "storage", "proto/govnode/v1"},
-	"internal/server/values":               {"internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/order", "session", "storage", "proto/govnode/v1"},
+	"internal/server/values":               {"internal/server/access", "internal/server/fault", "internal/server/flows", "internal/server/input", "internal/server/order", "engine", "session", "storage", "proto/govnode/v1"},
 	"internal/server/policies":             {"internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/order", "session", "storage", "engine", "proto/govnode/v1"},
 	"internal/server/health":               {"proto/govnode/v1", "proto/grpc/health/v1"},
 	"internal/server/sweep":                {"session", "storage", "internal/seeded"},

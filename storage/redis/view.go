@@ -120,7 +120,7 @@ type tallied struct {
 }
 
 // Count implements storage.Counting: what is listed, whatever of it has lapsed, pools of
-// policies among it.
+// policies among it, and no lists.
 func (r *Store) Count(ctx context.Context, ns string) (session.Tally, error) {
 	if c, ok := r.counts.Load(ns); ok && time.Since(c.(*tallied).at) <= countEvery {
 		return c.(*tallied).tally, nil
@@ -138,7 +138,7 @@ func (r *Store) countNow(ctx context.Context, ns string) (t session.Tally, err e
 		n    *int64
 	}{
 		{session.KindSession, &t.Sessions}, {session.KindClient, &t.Clients}, {session.KindPool, &t.Pools}, {session.KindName, &t.Policies},
-		{session.KindCounter, &t.Keys}, {session.KindList, &t.Keys}, {session.KindBudget, &t.Keys}, {session.KindHash, &t.Keys}, {session.KindStanding, &t.Keys},
+		{session.KindCounter, &t.Keys}, {session.KindList, &t.Keys}, {session.KindBudget, &t.Keys}, {session.KindHash, &t.Keys}, {session.KindApproval, &t.Keys}, {session.KindStanding, &t.Keys},
 	}
 	lists := make([]listing, len(into))
 	for i, x := range into {

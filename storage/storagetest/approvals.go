@@ -132,3 +132,26 @@ func undecided(t *testing.T, r rig) {
 	require.Equal(t, session.ApprovalDenied, res.Code)
 	require.Equal(t, session.RefusedCancelled, res.Approval.Why)
 }
+
+// counted asks with a call and without one: both are keys of their namespace, decided or
+// not, and so is what stands.
+func counted(t *testing.T, r rig) {
+	counts, ok := r.Store.(storage.Counting)
+	require.True(t, ok)
+	keys := func(want int64) {
+		require.Eventually(t, func() bool { // a count may be a second old
+			n, err := counts.Count(t.Context(), ns)
+			return err == nil && n.Keys == want
+		}, patience, 10*time.Millisecond)
+	}
+	r.openSession("s", 1, 10)
+	keys(0)
+	r.must(ask("s", "c", time.Hour))
+	r.must(&session.Ask{NS: ns, By: by("ask"), ID: "asked", Agent: "a", Tool: "t", Required: 1, Denials: 1, Timeout: time.Hour})
+	r.must(&session.PutStanding{NS: ns, By: by("stand"), Of: session.StandingOf{Scope: session.OfSession, Name: "s", Tool: "t"}, TTL: time.Hour})
+	keys(3)
+	r.must(vote("s", "c", "v1", true))
+	r.must(vote("s", "c", "v2", true))
+	r.must(increment("k", "i"))
+	keys(4)
+}

@@ -56,6 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"who is asked decides once, and an approval is used once", asked},
 		{"what stands is used as often as it may be", stands},
 		{"what nobody decides is over by itself", undecided},
+		{"who is asked is counted", counted},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting

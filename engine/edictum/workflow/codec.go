@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"example.com/govnode/engine/value"
@@ -15,6 +16,17 @@ import (
 
 // Key is the key of the value that is the State of a session in a workflow.
 func Key(session, workflow string) string { return "s:" + session + ":workflow:" + workflow + ":state" }
+
+// SessionOf is the session whose State has a key; empty where it is the key of no State.
+func SessionOf(key string) string {
+	rest, is := strings.CutSuffix(key, ":state")
+	const between = ":workflow:"
+	i := strings.LastIndex(rest, between) // no name of a workflow has a colon
+	if !is || i < 0 || !nameForm.MatchString(rest[i+len(between):]) || !strings.HasPrefix(rest[:i], "s:") {
+		return ""
+	}
+	return rest[len("s:"):i]
+}
 
 // Kept is for how long a State is kept behind its last change.
 const Kept = 30 * 24 * time.Hour

@@ -323,6 +323,9 @@ func (x *Identities) OfJWT(ctx context.Context, raw string) (*Principal, error) 
 		}
 		p := g.principal(strings.TrimSuffix("jwt:"+s.Name, ":"), t.Subject)
 		p.Expires = t.Expiry
+		if len(p.Name) > session.MaxSubject { // who cannot be denied is not let in
+			return nil, ErrUnknown()
+		}
 		if id, ok := claims["jti"].(string); ok && id != "" {
 			p.denials = append(p.denials, "jti:"+id)
 		}

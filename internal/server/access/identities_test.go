@@ -288,3 +288,24 @@ func FuzzSplitToken(f *testing.F) {
 		_ = sha256.Sum256([]byte(secret))
 	})
 }
+
+// Who could not be denied is not let in: a subject that is too long for a denial is nobody.
+func TestSubjectsThatCannotBeDenied(t *testing.T) {
+	folder := t.TempDir()
+	s := newSigner(t, folder)
+	ids, err := ParseIdentities([]byte(identityText), folder)
+	require.NoError(t, err)
+	a, _ := newAuthenticator(t, ids)
+	for more, known := range map[int]bool{0: true, 1: false} {
+		subject := "repo:acme/"
+		subject += strings.Repeat("x", session.MaxSubject-len("jwt:"+subject)+more)
+		deny := &session.Deny{NS: "team", By: session.Maker{Client: "t"}, Denied: session.DeniedSubject{Subject: "jwt:" + subject}}
+		require.Equal(t, known, session.Validate(deny) == nil)
+		_, err := a.Gate(t.Context(), connect.Spec{Procedure: govnodev1connect.AccessServiceWhoAmIProcedure}, connect.Peer{},
+			bearer(s.token(func(c map[string]any) { c["sub"] = subject })))
+		require.Equal(t, known, err == nil, "%v", err)
+		if !known {
+			require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, "%v", err)
+		}
+	}
+}

@@ -78,6 +78,9 @@ func (p *Principal) Expired(now time.Time) bool {
 // Scoped reports whether he sees a part of his namespace alone.
 func (p *Principal) Scoped() bool { return p != nil && len(p.Agents) > 0 }
 
+// Bound reports whether what he may do is bound to some agents or policies.
+func (p *Principal) Bound() bool { return p != nil && len(p.Agents)+len(p.Policies) > 0 }
+
 // Sees reports whether what is an agent's is there for him.
 func (p *Principal) Sees(agent string) bool {
 	return p == nil || len(p.Agents) == 0 || matchesAny(p.Agents, agent)

@@ -30,6 +30,8 @@ type Service struct {
 	Now   func() time.Time
 	NewID func() string // for an approval whose asker gave it none
 	Waits *waiting.Waiters
+	// Enter counts one more who waits, until leave is called, or says why there is no room.
+	Enter func(ctx context.Context, ns string) (leave func(), err error)
 	// Seal makes of what people are shown what is kept, about what they decide, and Open
 	// takes that back.
 	Seal func(ctx context.Context, ns, about, text string) (string, error)
@@ -107,7 +109,7 @@ func (s *Service) Get(ctx context.Context, req *v1.ApprovalServiceGetRequest) (*
 		return nil, f.Err
 	}
 	ns := input.Namespace(ctx)
-	k, until := session.ApprovalKey(ns, req.Id), time.Now().Add(wait)
+	k, until, entered := session.ApprovalKey(ns, req.Id), time.Now().Add(wait), false
 	for {
 		found, err := s.Store.Get(ctx, k, read)
 		if err != nil {
@@ -120,6 +122,14 @@ func (s *Service) Get(ctx context.Context, req *v1.ApprovalServiceGetRequest) (*
 		left := time.Until(until)
 		if a.State() != approval.Pending || left <= 0 {
 			return &v1.ApprovalServiceGetResponse{Approval: s.show(ctx, ns, req.Id, a, found.Now), AppliedIndex: found.Index}, nil
+		}
+		if !entered {
+			leave, err := s.Enter(ctx, ns)
+			if err != nil {
+				return nil, err
+			}
+			defer leave()
+			entered = true
 		}
 		if err := s.Waits.Stand(ctx, &waiting.Wait{NS: ns, Length: left, Held: Pending(k)}); err != nil {
 			return nil, err
@@ -212,7 +222,8 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 	if who != nil && approver != who.Name {
 		return nil, access.Denied("approver: the vote is that of %s, as whom you are known; leave approver out", who.Name)
 	}
-	if err := s.shown(ctx, cmd.NS, cmd.ID); err != nil {
+	var err error
+	if cmd.ID, err = s.shown(ctx, cmd.NS, cmd.ID); err != nil {
 		return nil, err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
@@ -220,7 +231,7 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 		var err error
 		next.Session, next.Call, err = s.of(ctx, cmd.NS, cmd.ID, stale)
 		return &next, err
-	}, s.refused(cmd.ID, cmd.By))
+	}, s.refused(req.Id, cmd.By))
 	if err != nil {
 		return nil, err
 	}
@@ -269,13 +280,15 @@ func (s *Service) refused(id string, by session.Maker) func(*session.Result) err
 	}
 }
 
-// shown refuses an approval that is not there for the caller.
-func (s *Service) shown(ctx context.Context, ns, id string) error {
+// shown returns the id of an approval: one of nobody where it is not there for the caller.
+// That is ordered all the same, so that the id of the request is answered as ever, and it
+// takes as long.
+func (s *Service) shown(ctx context.Context, ns, id string) (string, error) {
 	hidden, err := s.Store.Hidden(ctx, session.ApprovalKey(ns, id))
 	if hidden {
-		err = missing(id)
+		id = s.NewID()
 	}
-	return err
+	return id, err
 }
 
 // Cancel ends an approval, and the call that waits for it.
@@ -286,7 +299,8 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	if err := s.shown(ctx, cmd.NS, cmd.ID); err != nil {
+	var err error
+	if cmd.ID, err = s.shown(ctx, cmd.NS, cmd.ID); err != nil {
 		return nil, err
 	}
 	a, err := s.Store.ChangeOn(ctx, func(stale *session.Result) (session.Command, error) {
@@ -299,7 +313,7 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 		}
 		next := cmd // the one before it may still be on its way
 		return &next, err
-	}, s.refused(cmd.ID, cmd.By))
+	}, s.refused(req.Id, cmd.By))
 	if err != nil {
 		return nil, err
 	}

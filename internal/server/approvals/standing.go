@@ -1,7 +1,6 @@
 package approvals
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -158,19 +157,22 @@ func (s *Service) ofVisible(ctx context.Context, a *session.Standing) bool {
 // hidden reports whether what is to be taken back is not there for who asks. What is for
 // a policy is for all its agents: who could not make it does not take it back.
 func (s *Service) hidden(ctx context.Context, cmd *session.DeleteStanding) (bool, error) {
-	who, k := access.From(ctx), session.StandingKey(cmd.NS, cmd.ID)
-	if hidden, err := s.Store.Hidden(ctx, k); hidden || err != nil || !who.Scoped() {
-		return hidden, err
+	who := access.From(ctx)
+	if !who.Scoped() {
+		return false, nil
 	}
-	found, err := s.Store.Get(ctx, k, storage.Latest)
+	found, err := s.Store.Reader.Get(ctx, session.StandingKey(cmd.NS, cmd.ID), storage.Latest) // whether it is there or not: both take as long
 	if err != nil {
 		return false, fault.OfRead(err)
 	}
 	a, _ := found.Record.(*session.Standing)
-	if a != nil && a.Of.Scope == session.OfPolicy {
+	switch {
+	case a == nil:
+		return false, nil
+	case a.Of.Scope == session.OfPolicy:
 		return false, access.Denied("id: %q stands for a policy and is not in the scope of this token; it decides for %s", cmd.ID, strings.Join(who.Agents, ", "))
 	}
-	return a != nil && !s.ofVisible(ctx, a), nil
+	return !who.Visible(a) || !s.ofVisible(ctx, a), nil
 }
 
 // DeleteStanding takes one back.
@@ -184,8 +186,12 @@ func (s *Service) DeleteStanding(ctx context.Context, req *v1.DeleteStandingRequ
 	gone := func() error {
 		return fault.NotFound("id", "there is no standing approval %q; it may be used up, or its time may be over", req.Id)
 	}
-	if hidden, err := s.hidden(ctx, cmd); hidden || err != nil {
-		return nil, cmp.Or(err, gone())
+	hidden, err := s.hidden(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if hidden { // see shown
+		cmd.ID = s.NewID()
 	}
 	a, err := s.Store.Change(ctx, cmd, func(res *session.Result) error {
 		if res.Code == session.NotFound {

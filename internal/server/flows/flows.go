@@ -31,13 +31,27 @@ const (
 	rounds = 64
 	// client is who sets states and asks about stages.
 	client = "workflow"
+	// longest is behind what no request is on its way any more.
+	longest = time.Hour
 )
+
+// Kept is for how long a state is kept: less where it was not written by a node or by
+// who may say where sessions stand. So the end of a state tells who has written it: see
+// read. An agent writes one only where there is no such session. By the time that it
+// takes until its end is as late as that of a node's, it is not on its way any more.
+func Kept(trusted bool) time.Duration {
+	if trusted {
+		return engine.WorkflowKept
+	}
+	return engine.WorkflowKept - longest
+}
 
 // A Keeper keeps the states of a node's sessions.
 type Keeper struct {
 	Store *order.Store
 	Now   func() time.Time
 	NewID func() string
+	Asks  bool // callers who they are
 	// Ask asks people; it is ApprovalService.Request.
 	Ask func(context.Context, *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error)
 }
@@ -45,6 +59,7 @@ type Keeper struct {
 // A Place is a call of a session in its workflow.
 type Place struct {
 	NS, Session, Call, Agent string
+	Opened                   time.Duration // in the log's time
 	Policy                   *engine.Policy
 	// IsOpen tells whether a call of the session runs.
 	IsOpen func(call string) bool
@@ -250,7 +265,7 @@ func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.Workflo
 		conflict := false
 		cmd := &session.Set{
 			NS: p.NS, By: session.Maker{Client: client, Request: k.NewID()}, Key: p.key(),
-			Value: session.Value{Text: after}, TTL: engine.WorkflowKept, IfVersion: version,
+			Value: session.Value{Text: after}, TTL: Kept(true), IfVersion: version,
 		}
 		_, err = k.Store.Change(ctx, cmd, func(res *session.Result) error {
 			conflict = res.Code == session.VersionConflict
@@ -263,7 +278,9 @@ func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.Workflo
 	return fault.Stale()
 }
 
-// read finds a state and its version. One that is not there is a new one.
+// read finds a state and its version. One that is not there is a new one, and so is one
+// that was written before the session was there, or by who may not say where it stands,
+// where callers are asked who they are.
 func (k *Keeper) read(ctx context.Context, p *Place) (*engine.WorkflowState, string, error) {
 	found, err := k.Store.Get(ctx, session.CounterKey(p.NS, p.key()), storage.Latest)
 	if err != nil {
@@ -272,6 +289,9 @@ func (k *Keeper) read(ctx context.Context, p *Place) (*engine.WorkflowState, str
 	c, ok := found.Record.(*session.Counter)
 	if !ok || c == nil {
 		return p.flow().New(p.Session), session.Absent, nil
+	}
+	if k.Asks && c.Until-Kept(true) < p.Opened {
+		return p.flow().New(p.Session), c.Value.Version(), nil
 	}
 	s, err := p.flow().Decode(p.Session, c.Value.Text)
 	if err != nil {

@@ -120,7 +120,7 @@ func (s *Store) Hidden(ctx context.Context, k session.Key) (bool, error) {
 		return false, nil
 	}
 	found, err := s.Reader.Get(ctx, k, storage.Nearby)
-	if err == nil && found.Record == nil {
+	if err == nil && (found.Record == nil || !p.Visible(found.Record)) { // both take as long
 		found, err = s.Reader.Get(ctx, k, storage.Latest)
 	}
 	if err != nil {
@@ -166,6 +166,9 @@ func (s *Store) apply(ctx context.Context, cmd session.Command) (a storage.Answe
 		access.Authorize(p, cmd)
 		answers := s.changes.Apply(ctx, cmd)
 		TraceOf(ctx).Note(answers)
+		if s.quotas != nil && answers[0].Outcome == storage.Applied {
+			s.quotas.Missed(ctx, cmd, &answers[0].Result)
+		}
 		if a = answers[0]; a.Outcome != storage.Applied || a.Result.Code != session.StaleAccess {
 			return a, nil
 		}
@@ -218,7 +221,36 @@ func (s *Store) Restore(ctx context.Context, r io.Reader) error {
 			return err
 		}
 	}
-	err := s.changes.Restore(ctx, r)
+	end := &asked{Reader: r, still: func() error {
+		if access.From(ctx) == nil {
+			return nil
+		}
+		_, err := s.auth.AsOfNow(ctx, access.From(ctx))
+		return err
+	}}
+	err := s.changes.Restore(ctx, end)
+	if end.refused != nil {
+		return end.refused
+	}
 	TraceOf(ctx).Changed = storage.OutcomeOf(err) != storage.NotApplied
 	return err
+}
+
+// asked asks at the end of what is read whether its sender may still have it carried out.
+type asked struct {
+	io.Reader
+	still   func() error
+	refused error
+}
+
+// Read implements io.Reader.
+func (a *asked) Read(b []byte) (int, error) {
+	n, err := a.Reader.Read(b)
+	if err == io.EOF && a.refused == nil {
+		a.refused = a.still()
+	}
+	if a.refused != nil {
+		return 0, a.refused
+	}
+	return n, err
 }

@@ -38,7 +38,7 @@ type space struct {
 	bytes    int64
 
 	held   [kinds]int64 // of this node
-	tokens float64      // of the bucket of operations
+	tokens float64      // of the bucket of operations; less than none where it owes some
 	filled time.Time
 }
 
@@ -120,8 +120,11 @@ func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 }
 
 // Admit refuses a command that adds to what its namespace has too much of. What is there
-// already is no addition.
+// already is no addition. See owing for what costs nothing.
 func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
+	if k, id := endsOf(cmd); k != "" {
+		return q.owing(ctx, k, id)
+	}
 	var own session.Key
 	var client string
 	var most func(*session.Quotas) (name string, most int64)
@@ -165,9 +168,14 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	case *session.PutHash:
 		keys(session.HashKey(c.NS, c.Tool), c.By.Client, 0)
 	case *session.PutStanding:
-		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, 0)
+		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, len(c.Shown))
 	case *session.Ask:
-		client = c.By.Client
+		keys(session.ApprovalKey(c.NS, c.ID), c.By.Client, len(c.Preview)+len(c.Reason))
+	case *session.Begin:
+		if c.Asking == nil {
+			return nil
+		}
+		keys(session.ApprovalKey(c.NS, session.ApprovalID(c.NS, c.Session, c.Call)), "", len(c.Asking.Preview)+len(c.Asking.Reason))
 	case *session.Acquire:
 		client = c.Client
 	case *session.TakeRate:
@@ -177,7 +185,7 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	}
 	ns := cmd.Namespace()
 	x := q.Of(ctx, ns)
-	if x == (session.Quotas{}) {
+	if x == (session.Quotas{}) || q.asked(ctx, cmd) {
 		return nil
 	}
 	if most != nil {
@@ -196,6 +204,23 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		return q.refuse(ns, "bytes", x.Bytes)
 	}
 	return nil
+}
+
+// asked reports whether nobody is asked anew by a command that asks for an approval: that
+// one is there, or one that stands for the call.
+func (q *Quotas) asked(ctx context.Context, cmd session.Command) bool {
+	switch cmd.(type) {
+	case *session.Ask, *session.Begin:
+		for _, k := range cmd.Touches() {
+			if k.Kind() != session.KindApproval && k.Kind() != session.KindStanding {
+				continue
+			}
+			if found, err := q.store.Get(ctx, k, storage.Nearby); err == nil && found.Record != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // hold refuses a record that is not there where there are as many as there may be.
@@ -227,7 +252,7 @@ func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
 	return t
 }
 
-// bytesOf is what values, lists and policies of a namespace take, up to 10 s ago.
+// bytesOf is what values, lists, policies and approvals of a namespace take, up to 10 s ago.
 func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 	q.mu.Lock()
 	s := q.of(ctx, ns)
@@ -243,7 +268,7 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 		return before
 	}
 	var sum int64
-	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList} {
+	for _, kind := range []byte{session.KindPolicy, session.KindCounter, session.KindList, session.KindApproval, session.KindStanding} {
 		prefix := session.Prefix(kind, ns)
 		_, err = view.Find(prefix, prefix, 1, func(_ session.Key, r session.Record) bool {
 			switch r := r.(type) {
@@ -253,6 +278,10 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 				sum += int64(len(r.Value.Text))
 			case *session.List:
 				sum += r.Bytes
+			case *session.Approval:
+				sum += int64(len(r.Preview) + len(r.Reason))
+			case *session.Standing:
+				sum += int64(len(r.Shown))
 			}
 			return false // it is counted, not kept
 		})
@@ -293,12 +322,144 @@ func (q *Quotas) Spend(ctx context.Context, ns string) error {
 	if most == 0 {
 		return nil
 	}
-	now := time.Now()
-	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
-	if s.filled = now; s.tokens < 1 {
-		wait := time.Duration((1 - s.tokens) / most * float64(time.Second))
-		return q.refuse(ns, "operations a second", s.quotas.Operations).(*fault.Error).Later(max(wait, time.Millisecond))
+	if s.fill(most); s.tokens < 1 {
+		return q.spent(ns, s, most)
 	}
 	s.tokens--
 	return nil
+}
+
+// fill adds what has come since the bucket was looked at last; q.mu is held.
+func (s *space) fill(most float64) {
+	now := time.Now()
+	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
+	s.filled = now
+}
+
+// spent refuses an operation until there is one again; q.mu is held.
+func (q *Quotas) spent(ns string, s *space, most float64) error {
+	wait := time.Duration((1 - s.tokens) / most * float64(time.Second))
+	return q.refuse(ns, "operations a second", s.quotas.Operations).(*fault.Error).Later(max(wait, time.Millisecond))
+}
+
+// What ends something or gives it back costs nothing, and could be asked for without end
+// where there is nothing. So what has found nothing is an operation afterwards, and a
+// namespace that owes more than a second's worth of those is refused more of them. Who
+// ends or gives back what he has is let in all the same.
+
+// mostOwed is how many seconds' worth a namespace may owe: what was lost at once, as the
+// leases of a node that was cut off, keeps nobody out for longer.
+const mostOwed = 10
+
+// endsOf is what a command ends, keeps or gives back: a record, and what is open in it.
+// Renewals come many together, and are looked at where they are judged.
+func endsOf(cmd session.Command) (k session.Key, id string) {
+	switch c := cmd.(type) {
+	case *session.End:
+		return session.SessionKey(c.NS, c.Session), c.Call
+	case *session.Cancel:
+		if c.Session == "" {
+			return session.ClientKey(c.NS, c.Client), c.Call
+		}
+		return session.SessionKey(c.NS, c.Session), c.Call
+	case *session.Release:
+		return session.ClientKey(c.NS, c.Client), c.Slot
+	case *session.ForceRelease:
+		if c.Session == "" {
+			return session.ClientKey(c.NS, c.Holder), c.ID
+		}
+		return session.SessionKey(c.NS, c.Session), c.ID
+	case *session.Close:
+		return session.SessionKey(c.NS, c.Session), ""
+	case *session.Delete:
+		return session.CounterKey(c.NS, c.Key), ""
+	case *session.DeleteList:
+		return session.ListKey(c.NS, c.Key), ""
+	case *session.CancelApproval:
+		return session.ApprovalKey(c.NS, c.ID), ""
+	}
+	return "", ""
+}
+
+// Missed charges a namespace for a command that cost nothing and has found nothing.
+func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.Result) {
+	switch cmd.(type) {
+	case *session.Renew:
+		if res.Code != session.LeaseExpired {
+			return
+		}
+	case *session.Delete, *session.DeleteList:
+		if res.Code.Failure() || res.Value != 0 || res.Repeat {
+			return
+		}
+	default:
+		if k, _ := endsOf(cmd); k == "" || res.Code != session.NotFound {
+			return
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.of(ctx, cmd.Namespace())
+	if most := float64(s.quotas.Operations); most > 0 {
+		s.fill(most)
+		s.tokens = max(s.tokens-1, -mostOwed*most)
+	}
+}
+
+// Owes reports whether a namespace owes more than a second's worth of operations.
+func (q *Quotas) Owes(ctx context.Context, ns string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.of(ctx, ns)
+	most := float64(s.quotas.Operations)
+	if most == 0 {
+		return false
+	}
+	s.fill(most)
+	return s.tokens < -most
+}
+
+// Owing refuses what has nothing to end, keep or give back in a namespace that owes.
+func (q *Quotas) Owing(ctx context.Context, ns string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.of(ctx, ns)
+	return q.spent(ns, s, max(float64(s.quotas.Operations), 1))
+}
+
+// Open reports whether something is open in a record; with no id, whether that is there.
+func Open(r session.Record, id string) bool {
+	switch r := r.(type) {
+	case nil:
+		return false
+	case *session.Session:
+		return r != nil && (id == "" || r.Find(id) != nil)
+	case *session.Client:
+		return r != nil && r.Find(id) != nil
+	}
+	return true
+}
+
+// ended reports whether something has ended in a record: who asks again is answered.
+func ended(r session.Record, id string) bool {
+	switch r := r.(type) {
+	case *session.Session:
+		return r != nil && r.IDs.Find(id) != nil
+	case *session.Client:
+		return r != nil && r.IDs.Find(id) != nil
+	}
+	return false
+}
+
+// owing is Owing for what is not open in a record. What cannot be read now is let in.
+func (q *Quotas) owing(ctx context.Context, k session.Key, id string) error {
+	if !q.Owes(ctx, k.Namespace()) {
+		return nil
+	}
+	for _, read := range []storage.Read{storage.Nearby, storage.Latest} { // it may have begun at another node
+		if found, err := q.store.Get(ctx, k, read); err != nil || Open(found.Record, id) || ended(found.Record, id) {
+			return nil
+		}
+	}
+	return q.Owing(ctx, k.Namespace())
 }

@@ -220,6 +220,11 @@ func (g *gathering) run(ctx context.Context, send func(*v1.FollowResponse) error
 			if err != nil {
 				return err
 			}
+			if m.Event != nil {
+				if err := g.s.still(ctx, g.who); err != nil {
+					return err
+				}
+			}
 			if err := send(m); err != nil {
 				return err
 			}

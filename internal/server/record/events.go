@@ -163,6 +163,9 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
 				"this follower fell behind what the node keeps, and %d events are gone; read faster, or ask for fewer types, and follow again with the last cursor", r.missed))
 		}
+		if err := fl.s.still(ctx, fl.who); err != nil && len(r.records) > 0 {
+			return err
+		}
 		for _, rec := range r.records {
 			if err := fl.tell(rec, send); err != nil {
 				return err
@@ -184,6 +187,13 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 			return fault.GaveUp(ctx)
 		}
 	}
+}
+
+func (s *Teller) still(ctx context.Context, p *access.Principal) error {
+	if s.Still == nil {
+		return nil
+	}
+	return s.Still(ctx, p)
 }
 
 // tell sends those events of a record that are wanted and not sent yet.

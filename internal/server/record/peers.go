@@ -30,6 +30,8 @@ type Teller struct {
 	Drained <-chan struct{} // closed when the node drains
 	// Enter counts one more follower of a namespace, until what it returns is called.
 	Enter func(ctx context.Context, ns string) (leave func(), err error)
+	// Still says why a principal may not be told any more, as far as this node knows. Nil: he may.
+	Still func(ctx context.Context, p *access.Principal) error
 }
 
 // peerTimeout bounds one question to the other nodes.

@@ -3,14 +3,18 @@ package values
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // Values, which are set, added to and read.
@@ -58,16 +62,59 @@ func stored(text string) session.Value {
 	return session.Value{Text: text}
 }
 
+// reserved refuses who may not write what says which rulesets agents of Edictum have, or
+// where a session stands in its workflow.
+func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
+	p := access.From(ctx)
+	if f.Err != nil || p == nil {
+		return
+	}
+	for _, prefix := range []string{"edictum/assignment/", "edictum/signature/"} {
+		if strings.HasPrefix(key, prefix) && !p.Is(v1.Role_ROLE_APPROVER, v1.Role_ROLE_POLICY_AUTHOR) {
+			f.Err = access.Denied("key: keys below %s are written by those who put rulesets", prefix)
+			return
+		}
+	}
+	sess := engine.WorkflowSession(key)
+	if sess == "" || movesSessions(p) {
+		return
+	}
+	// Whoever it is there for: a workflow is not written past because its session is hidden.
+	found, err := s.Store.Reader.Get(ctx, session.SessionKey(input.Namespace(ctx), sess), storage.Latest)
+	switch {
+	case err != nil:
+		f.Err = fault.OfRead(err)
+	case found.Record != nil:
+		f.Err = access.Denied("key: %q says where the session %q stands in its workflow, which the nodes judge; "+
+			"send its calls to BeginCall and EndCall, or ask an operator or a policy author for govnode edictum workflow set", key, sess)
+	}
+}
+
+// movesSessions reports whether a principal may say where sessions stand in their workflows.
+func movesSessions(p *access.Principal) bool {
+	return p.Is(v1.Role_ROLE_OPERATOR, v1.Role_ROLE_POLICY_AUTHOR)
+}
+
+// kept is for how long a value is kept. Of where a session stands in a workflow that tells
+// who has written it, and so is not the caller's to say.
+func kept(ctx context.Context, key string, ttl time.Duration) time.Duration {
+	if p := access.From(ctx); p != nil && engine.WorkflowSession(key) != "" {
+		return flows.Kept(movesSessions(p))
+	}
+	return ttl
+}
+
 // Set writes a value.
 func (s *Service) Set(ctx context.Context, req *v1.SetRequest) (*v1.SetResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	s.reserved(ctx, f, req.Key)
 	if n := int64(len(req.Value)); n > input.Caps.Text.Max {
 		f.Refuse("value", "has %d bytes, the most is %d", n, input.Caps.Text.Max)
 	}
 	cmd := &session.Set{
 		NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key,
-		Value: stored(req.Value), TTL: f.Duration("ttl", req.Ttl, input.Caps.KeyTTL), IfVersion: checkVersion(f, req.IfVersion),
+		Value: stored(req.Value), TTL: kept(ctx, req.Key, f.Duration("ttl", req.Ttl, input.Caps.KeyTTL)), IfVersion: checkVersion(f, req.IfVersion),
 	}
 	if f.Err != nil {
 		return nil, f.Err
@@ -101,6 +148,7 @@ func stateFailure(key string, by session.Maker) func(*session.Result) error {
 func (s *Service) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.DeleteResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	s.reserved(ctx, f, req.Key)
 	cmd := &session.Delete{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Key: req.Key, IfVersion: checkVersion(f, req.IfVersion)}
 	if f.Err != nil {
 		return nil, f.Err
@@ -116,6 +164,7 @@ func (s *Service) Delete(ctx context.Context, req *v1.DeleteRequest) (*v1.Delete
 func (s *Service) Increment(ctx context.Context, req *v1.IncrementRequest) (*v1.IncrementResponse, error) {
 	f := &input.Fields{}
 	f.Key("key", req.Key)
+	s.reserved(ctx, f, req.Key)
 	amount := int64(input.Million)
 	if req.Amount != "" {
 		var err error

@@ -51,7 +51,10 @@ type Wait struct {
 	Renew  *session.Renew
 	Cancel *session.Cancel
 	Length time.Duration
-	Held   *Held           // it stands in no queue, and only Length counts
+	Held   *Held // it stands in no queue, and only Length counts
+	// Gone reports whether its caller may not have it any more: nothing is claimed for it
+	// then. Nil: he may always.
+	Gone   func() bool
 	Answer *storage.Answer // where the final answer goes
 
 	done     chan storage.Answer // capacity 1
@@ -334,6 +337,9 @@ func (w *Waiters) claims(k session.Key, p *session.Pool) []storage.Claim {
 	for i := range p.Leases {
 		if l := &p.Leases[i]; l.Claim {
 			for _, x := range q.holders[l.Holder] {
+				if x.gone() {
+					continue
+				}
 				claims = append(claims, storage.Claim{Command: x.Claim, Answered: func(a storage.Answer) { w.answered(x, a) }})
 			}
 		}
@@ -382,8 +388,11 @@ func (w *Waiters) expired() []*Wait {
 
 // claim asks for the waiters again, and hands on the answers that are final.
 func (w *Waiters) claim(ctx context.Context, waiting []*Wait) {
+	waiting = slices.DeleteFunc(waiting, (*Wait).gone)
 	w.each(ctx, waiting, func(x *Wait) session.Command { return x.Claim }, w.answered)
 }
+
+func (x *Wait) gone() bool { return x.Gone != nil && x.Gone() }
 
 // each proposes a command for each waiter, some at a time.
 func (w *Waiters) each(ctx context.Context, waiting []*Wait, command func(*Wait) session.Command, answered func(*Wait, storage.Answer)) {

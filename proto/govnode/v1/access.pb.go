@@ -1413,8 +1413,8 @@ type Quotas struct {
 	Clients             int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"`
 	Pools               int64                  `protobuf:"varint,3,opt,name=pools,proto3" json:"pools,omitempty"` // pools and rates that were put
 	Policies            int64                  `protobuf:"varint,4,opt,name=policies,proto3" json:"policies,omitempty"`
-	Keys                int64                  `protobuf:"varint,5,opt,name=keys,proto3" json:"keys,omitempty"`                                                             // values, lists and their items, budgets, hashes, standing approvals
-	Bytes               int64                  `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                           // of policies, values and lists
+	Keys                int64                  `protobuf:"varint,5,opt,name=keys,proto3" json:"keys,omitempty"`                                                             // values, lists and their items, budgets, hashes, approvals, standing approvals
+	Bytes               int64                  `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`                                                           // of policies, values, lists and approvals
 	Waiters             int64                  `protobuf:"varint,7,opt,name=waiters,proto3" json:"waiters,omitempty"`                                                       // at one node
 	Followers           int64                  `protobuf:"varint,8,opt,name=followers,proto3" json:"followers,omitempty"`                                                   // at one node
 	Streams             int64                  `protobuf:"varint,9,opt,name=streams,proto3" json:"streams,omitempty"`                                                       // open Exchange streams at one node
