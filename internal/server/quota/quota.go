@@ -122,8 +122,8 @@ func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 // Admit refuses a command that adds to what its namespace has too much of. What is there
 // already is no addition. See owing for what costs nothing.
 func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
-	if k, id := endsOf(cmd); k != "" {
-		return q.owing(ctx, k, id)
+	if ends(cmd) {
+		return q.owing(ctx, cmd)
 	}
 	var own session.Key
 	var client string
@@ -351,8 +351,18 @@ func (q *Quotas) spent(ns string, s *space, most float64) error {
 // leases of a node that was cut off, keeps nobody out for longer.
 const mostOwed = 10
 
-// endsOf is what a command ends, keeps or gives back: a record, and what is open in it.
-// Renewals come many together, and are looked at where they are judged.
+// ends reports whether a command ends, keeps or gives back something. Renewals come many
+// together, and are looked at where they are judged.
+func ends(cmd session.Command) bool {
+	switch cmd.(type) {
+	case *session.End, *session.Cancel, *session.Release, *session.ForceRelease, *session.Close,
+		*session.Delete, *session.DeleteList, *session.CancelApproval:
+		return true
+	}
+	return false
+}
+
+// endsOf is what such a command ends: a record, and what is open in it.
 func endsOf(cmd session.Command) (k session.Key, id string) {
 	switch c := cmd.(type) {
 	case *session.End:
@@ -393,7 +403,7 @@ func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.R
 			return
 		}
 	default:
-		if k, _ := endsOf(cmd); k == "" || res.Code != session.NotFound {
+		if res.Code != session.NotFound || !ends(cmd) {
 			return
 		}
 	}
@@ -451,11 +461,12 @@ func ended(r session.Record, id string) bool {
 	return false
 }
 
-// owing is Owing for what is not open in a record. What cannot be read now is let in.
-func (q *Quotas) owing(ctx context.Context, k session.Key, id string) error {
-	if !q.Owes(ctx, k.Namespace()) {
+// owing is Owing for a command that ends what is not open. What cannot be read now is let in.
+func (q *Quotas) owing(ctx context.Context, cmd session.Command) error {
+	if !q.Owes(ctx, cmd.Namespace()) {
 		return nil
 	}
+	k, id := endsOf(cmd)
 	for _, read := range []storage.Read{storage.Nearby, storage.Latest} { // it may have begun at another node
 		if found, err := q.store.Get(ctx, k, read); err != nil || Open(found.Record, id) || ended(found.Record, id) {
 			return nil
