@@ -490,6 +490,9 @@ func TestForbiddenIsLikeAbsent(t *testing.T) {
 	_, err := all.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: strings.Join(policy(), "\n") + "\n"})
 	require.NoError(t, err)
 	require.NoError(t, open(all, "s-other", "other", "p"))
+	begun, err := all.calls.BeginCall(t.Context(), beginRequest("s-other", "c"))
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, begun.Outcome)
 	asked, err := all.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{AgentId: "other", Tool: "t", Client: "theirs", RequestId: "theirs"})
 	require.NoError(t, err)
 	stands := func(scope v1.StandingScope, name string) string {
