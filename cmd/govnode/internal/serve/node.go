@@ -101,7 +101,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 }
 
 // handshakes of one address are begun in a second, for each processor: some hundredths of it.
-const handshakes = 100
+const handshakes = 50
 
 // newLobby makes what stands before the API. Connections are files, and the node needs
 // some for itself.
