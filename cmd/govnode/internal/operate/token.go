@@ -415,7 +415,7 @@ func quotaFields(q *govnodev1.Quotas) []struct {
 		{"clients", "processes whose requests are remembered", &q.Clients},
 		{"pools", "pools and rates", &q.Pools},
 		{"policies", "names of policies", &q.Policies},
-		{"keys", "values, lists, budgets, hashes, approvals and standing approvals", &q.Keys},
+		{"keys", "values, lists and their items, budgets, hashes, approvals and standing approvals", &q.Keys},
 		{"bytes", "of policies, values, lists and approvals", &q.Bytes},
 		{"waiters", "requests that wait at one node", &q.Waiters},
 		{"followers", "of events at one node", &q.Followers},
