@@ -276,6 +276,7 @@ func (c *Begin) fields(f *codec) {
 	f.asking(c)
 	f.rateWants(&c.Rates)
 	f.charges(24, &c.Budgets)
+	f.Duration(25, &c.Opened)
 }
 
 func (p *Premise) fields(f *codec) {
@@ -304,6 +305,7 @@ func (c *End) fields(f *codec) {
 	f.bills(10, &c.Spent)
 	f.Texts(11, &c.Budgets)
 	f.fingerprint(12, &c.Content)
+	f.Duration(13, &c.Opened)
 }
 
 func (o *Output) fields(f *codec) {
@@ -320,6 +322,7 @@ func (c *Cancel) fields(f *codec) {
 	f.Text(4, &c.Client)
 	f.Texts(5, &c.Pools)
 	f.Bool(6, &c.Asked)
+	f.Duration(7, &c.Opened)
 }
 
 func (c *Close) fields(f *codec) {
@@ -330,6 +333,7 @@ func (c *Close) fields(f *codec) {
 	f.Bool(5, &c.Killed)
 	f.Kept(6, &c.Reason)
 	f.Texts(7, &c.Asked)
+	f.Duration(8, &c.Opened)
 }
 
 func (c *Acquire) fields(f *codec) {
@@ -354,6 +358,7 @@ func (c *Renew) fields(f *codec) {
 	f.Texts(5, &c.Pools)
 	f.Uint64(6, &c.Token)
 	f.Duration(7, &c.TTL)
+	f.Duration(8, &c.Opened)
 }
 
 func (c *Release) fields(f *codec) {

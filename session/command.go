@@ -149,10 +149,11 @@ type (
 		Wait              time.Duration
 		Priority          int32
 		Tokens            int64
-		Rates             []RateWant // by name
-		Budgets           []Charge   // by name, with all ancestors
-		Asking            *Asking    // if the verdict asks; it does not allow then
-		Asked             bool       // premise: an approval was asked for before
+		Rates             []RateWant    // by name
+		Budgets           []Charge      // by name, with all ancestors
+		Asking            *Asking       // if the verdict asks; it does not allow then
+		Asked             bool          // premise: an approval was asked for before
+		Opened            time.Duration // premise: see judged
 	}
 
 	// End reports that a call has finished. Pools is a premise: where it holds
@@ -166,8 +167,9 @@ type (
 		Output            Output
 		Rates             []string // premise: where it has spent what its end corrects
 		Spent             []Bill
-		Budgets           []string    // premise: what it was charged to
-		Content           Fingerprint // of the Begin that it ends; not looked at where it is zero
+		Budgets           []string      // premise: what it was charged to
+		Content           Fingerprint   // of the Begin that it ends; not looked at where it is zero
+		Opened            time.Duration // premise: see judged
 	}
 
 	// Cancel gives up a call that waits, or a wait for a slot if Client is set.
@@ -176,7 +178,8 @@ type (
 		NS, Session, Call string
 		Client            string
 		Pools             []string
-		Asked             bool // premise: the call waits for an approval
+		Asked             bool          // premise: the call waits for an approval
+		Opened            time.Duration // premise: see judged; of a call alone
 	}
 
 	// Close ends a session and frees its slots. Pools, Digest and Asked, the calls
@@ -189,6 +192,7 @@ type (
 		Killed      bool
 		Reason      string // of the KILL
 		Asked       []string
+		Opened      time.Duration // premise: see judged
 	}
 
 	// Acquire asks for a slot of a pool; sent again, it claims the slot of a
@@ -214,6 +218,7 @@ type (
 		Pools               []string
 		Token               uint64
 		TTL                 time.Duration
+		Opened              time.Duration // premise: see judged; of a call alone
 	}
 
 	// Release gives a slot back.

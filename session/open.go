@@ -375,3 +375,37 @@ func (s *State) cancel(c *Cancel, r *Result) {
 	r.Code = s.giveUp(c.NS, x, x.Find(c.Call), WaitCancelled, 0)
 	r.Counters = x.Counters()
 }
+
+// judged is a command that a node has judged by a session as it saw it: whose agent it
+// has, which secret its calls bring. An id may be opened anew once its session is over,
+// by somebody else, so Opened is a premise: when the session that was judged began, in
+// log time. Where the id has another one by now the answer is StaleSession, and nothing
+// is counted, written or remembered. Zero: it was judged by none.
+type judged interface {
+	judgedBy() (session string, opened time.Duration)
+}
+
+func (c *Begin) judgedBy() (string, time.Duration)  { return c.Session, c.Opened }
+func (c *End) judgedBy() (string, time.Duration)    { return c.Session, c.Opened }
+func (c *Cancel) judgedBy() (string, time.Duration) { return c.Session, c.Opened }
+func (c *Close) judgedBy() (string, time.Duration)  { return c.Session, c.Opened }
+func (c *Renew) judgedBy() (string, time.Duration)  { return c.Session, c.Opened }
+
+// staleSession reports whether a command was judged by another session than the one that
+// has the id now; the answer then says so.
+func (s *State) staleSession(c Command, r *Result) bool {
+	j, ok := c.(judged)
+	if !ok {
+		return false
+	}
+	id, opened := j.judgedBy()
+	if opened == 0 {
+		return false
+	}
+	x, _ := s.lookup(ref{KindSession, c.Namespace(), id}).(*Session)
+	if x == nil || x.Opened == opened || x.At(s.now) == nil {
+		return false
+	}
+	r.Code = StaleSession
+	return true
+}

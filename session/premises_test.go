@@ -172,3 +172,60 @@ func TestWhatWasSeenHoldsWithinItsRange(t *testing.T) {
 		}
 	}
 }
+
+// What was judged by another session than the one that has the id now is carried out by
+// none, whatever it asks for; by the same one, or by none, it is.
+func TestJudgedByAnotherSession(t *testing.T) {
+	one := sessiontest.Digest(1)
+	opened := 2 * time.Hour
+	for name, make := range map[string]func(at time.Duration) session.Command{
+		"begin": func(at time.Duration) session.Command {
+			return &session.Begin{NS: ns, Session: "s", Call: "new", CallKind: session.Model, Digest: one, Verdict: session.Verdict{Allow: true},
+				TTL: time.Minute, Pools: []session.Want{{Pool: "policy/p1", Weight: 1}}, Opened: at}
+		},
+		"end": func(at time.Duration) session.Command {
+			return &session.End{NS: ns, Session: "s", Call: "runs", Pools: []string{"policy/p1", "a"}, Status: session.Succeeded, Opened: at}
+		},
+		"cancel": func(at time.Duration) session.Command {
+			return &session.Cancel{NS: ns, Session: "s", Call: "waits", Pools: []string{"policy/p1", "a"}, Opened: at}
+		},
+		"renew": func(at time.Duration) session.Command {
+			return &session.Renew{NS: ns, Session: "s", ID: "waits", Pools: []string{"policy/p1", "a"}, TTL: time.Minute, Opened: at}
+		},
+		"close": func(at time.Duration) session.Command {
+			return &session.Close{NS: ns, Session: "s", Pools: []string{"policy/p1", "a"}, Digest: one, Opened: at}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := func() *session.State {
+				s := session.New()
+				begin := func(call string) *session.Begin {
+					return &session.Begin{NS: ns, Session: "s", Call: call, CallKind: session.Model, Digest: one, Verdict: session.Verdict{Allow: true},
+						TTL: time.Minute, Wait: time.Minute, Pools: []session.Want{{Pool: "policy/p1", Weight: 1}, {Pool: "a", Weight: 1}}}
+				}
+				s.ApplyAll(0, sessiontest.Setup())
+				for _, c := range []session.Command{
+					&session.PutPool{NS: ns, By: session.Maker{Client: "op"}, Pool: "a", Slots: 1, Queue: 5},
+					&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "p1", Digest: one, IdleTTL: time.Hour}, begin("runs"), begin("waits"),
+				} {
+					require.False(t, s.ApplyAll(opened, []session.Command{c})[0].Code.Failure())
+				}
+				return s
+			}
+			s := state()
+			before := sessiontest.Dump(s)
+			for _, at := range []time.Duration{opened - 1, opened + 1} {
+				c := make(at)
+				require.NoError(t, session.Validate(c))
+				require.Equal(t, session.Result{Code: session.StaleSession}, s.ApplyAll(opened, []session.Command{c})[0])
+			}
+			require.Equal(t, before, sessiontest.Dump(s))
+			for _, at := range []time.Duration{opened, 0} {
+				r := state().ApplyAll(opened, []session.Command{make(at)})[0]
+				require.False(t, r.Code.Failure(), "%s", r.Code)
+			}
+			// Once it is gone there is no other.
+			require.NotEqual(t, session.StaleSession, s.ApplyAll(opened+1000*time.Hour, []session.Command{make(1)})[0].Code)
+		})
+	}
+}

@@ -75,7 +75,8 @@ const (
 	StaleAccess       Code = 62        // who may do what has changed since it was judged
 	TooManyTokens     Code = 63        // cap: tokens, or denied subjects, of a namespace
 	TokenTaken        Code = 64        // the token is for another node, or another has used it
-	numCodes          Code = 65
+	StaleSession      Code = 65        // another session has the id by now than the one that was judged
+	numCodes          Code = 66
 )
 
 // The key has another version, or the list another length, than the caller named.
@@ -240,7 +241,7 @@ var codeNames = [numCodes]string{
 	BudgetExceeded: "budget exceeded", BudgetHasChildren: "budget has children",
 	ApprovalRequired: "approval required", ApprovalDenied: "approval denied", ApprovalExpired: "approval expired",
 	AlreadyVoted: "already voted", AlreadyDecided: "already decided", SelfApproval: "self approval",
-	StaleAccess: "stale access", TooManyTokens: "too many tokens", TokenTaken: "token taken",
+	StaleAccess: "stale access", TooManyTokens: "too many tokens", TokenTaken: "token taken", StaleSession: "stale session",
 	Stopped: "stopped", Killed: "killed", KillUnderWay: "kill under way", TooManySignals: "too many signals",
 }
 

@@ -366,7 +366,7 @@ func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
 		s.lapsed, s.folds = nil, nil
 		s.guard(c)
 		s.startLink(c)
-		if !s.staleAccess(c, &results[i]) {
+		if !s.staleAccess(c, &results[i]) && !s.staleSession(c, &results[i]) {
 			s.apply(c, &results[i])
 			s.endLink(&results[i])
 		}

@@ -288,6 +288,7 @@ func (v *validator) begin(c *Begin) {
 	v.rates(c)
 	v.charges(c.Budgets)
 	v.asking(c)
+	between(v, "Opened", c.Opened, 0, MaxDuration)
 }
 
 func (v *validator) premises(seen []Premise) {
@@ -357,6 +358,7 @@ func (v *validator) end(c *End) {
 	between(v, "Output.Score", c.Output.Score, 0, million)
 	v.free("Output.Text", c.Output.Text, MaxSealedOutput)
 	v.spent(c)
+	between(v, "Opened", c.Opened, 0, MaxDuration)
 }
 
 func (v *validator) cancel(c *Cancel) {
@@ -368,6 +370,7 @@ func (v *validator) cancel(c *Cancel) {
 	if c.Asked && c.Session == "" {
 		v.fail("Asked", "is of calls; a wait for a slot has no approval")
 	}
+	v.opened(c.Opened, c.Session)
 }
 
 func (v *validator) close(c *Close) {
@@ -377,6 +380,16 @@ func (v *validator) close(c *Close) {
 	v.pools(c.Pools, MaxClosePools)
 	v.text("Reason", c.Reason, 0, MaxReason)
 	v.names("Asked", c.Asked, MaxOpen)
+	between(v, "Opened", c.Opened, 0, MaxDuration)
+}
+
+// opened checks the premise of a command that may be of a session, and may be of a slot
+// that a client holds.
+func (v *validator) opened(at time.Duration, session string) {
+	between(v, "Opened", at, 0, MaxDuration)
+	if at != 0 && session == "" {
+		v.fail("Opened", "is of sessions; leave it out where none is named")
+	}
 }
 
 func (v *validator) acquire(c *Acquire) {
@@ -399,6 +412,7 @@ func (v *validator) renew(c *Renew) {
 	v.id("ID", c.ID)
 	v.pools(c.Pools, MaxPools+1+MaxRates)
 	between(v, "TTL", c.TTL, MinTTL, MaxTTL)
+	v.opened(c.Opened, c.Session)
 }
 
 func (v *validator) release(c *Release) {

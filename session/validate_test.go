@@ -184,6 +184,21 @@ func TestCaps(t *testing.T) {
 		{"Cancel.Asked", []func(Command){on(func(c *Cancel) { c.Asked = true })}, []func(Command){
 			on(func(c *Cancel) { c.Session, c.Client, c.Asked = "", "c", true }),
 		}},
+		{"Begin.Opened", []func(Command){on(func(c *Begin) { c.Opened = MaxDuration })}, []func(Command){
+			on(func(c *Begin) { c.Opened = -1 }), on(func(c *Begin) { c.Opened = MaxDuration + 1 }),
+		}},
+		{"End.Opened", []func(Command){on(func(c *End) { c.Opened = MaxDuration })}, []func(Command){
+			on(func(c *End) { c.Opened = -1 }), on(func(c *End) { c.Opened = MaxDuration + 1 }),
+		}},
+		{"Cancel.Opened", []func(Command){on(func(c *Cancel) { c.Opened = MaxDuration })}, []func(Command){
+			on(func(c *Cancel) { c.Opened = MaxDuration + 1 }), on(func(c *Cancel) { c.Session, c.Client, c.Asked, c.Opened = "", "c", false, 1 }),
+		}},
+		{"Close.Opened", []func(Command){on(func(c *Close) { c.Opened = MaxDuration })}, []func(Command){
+			on(func(c *Close) { c.Opened = -1 }), on(func(c *Close) { c.Opened = MaxDuration + 1 }),
+		}},
+		{"Renew.Opened", []func(Command){on(func(c *Renew) { c.Session, c.Client, c.Opened = "s", "", MaxDuration })}, []func(Command){
+			on(func(c *Renew) { c.Session, c.Client, c.Opened = "s", "", MaxDuration+1 }), on(func(c *Renew) { c.Opened = 1 }),
+		}},
 		{"Close.Asked", []func(Command){on(func(c *Close) { c.Asked = times(MaxOpen, numbered) })}, []func(Command){
 			on(func(c *Close) { c.Asked = times(MaxOpen+1, numbered) }),
 		}},

@@ -137,7 +137,8 @@ func wantsOf(f *input.Fields, pools []*v1.Want) []session.Want {
 }
 
 // load finds the session, the tree that it pins, and what the service knows of
-// it. The pinned digest never changes, so that an old record is good enough.
+// it. What is judged here never changes while the session has its id, so that an old
+// record is good enough; that it has it still is a premise.
 func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) error {
 	found, err := b.s.sessionWith(ctx, b.ns, f, b.req.SessionId, b.secret, read)
 	if err != nil {
@@ -155,12 +156,20 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
 	}
+	if b.policy.Workflow() != nil && read == storage.Nearby {
+		// Where the session stands in its workflow is kept beside it, and is written
+		// before the call is ordered.
+		if quick(ctx) {
+			return errTakesLong
+		}
+		return b.load(ctx, storage.Latest, f)
+	}
 	if b.cmd.CallKind == session.Tool {
 		if err := spelled(b.policy, b.cmd.Tool); err != nil {
 			return err
 		}
 	}
-	b.cmd.Digest = b.session.Pin.Digest
+	b.cmd.Digest, b.cmd.Opened = b.session.Pin.Digest, b.session.Opened
 	b.cmd.Pools[0] = session.Want{Pool: session.PolicyPool(b.session.Policy.Value()), Weight: 1}
 	b.input.AgentID, b.input.Env = b.session.Agent.Value(), envOf(b.session)
 	if b.cmd.Rates, err = b.allRates(f); err != nil {
@@ -317,6 +326,15 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 	if !b.stale(answers) {
 		return false, nil
 	}
+	if b.another() {
+		if err := b.load(ctx, storage.Latest, nil); err != nil {
+			return false, err
+		}
+		if err := b.charge(ctx, storage.Latest); err != nil {
+			return false, err
+		}
+		return true, b.judge(ctx)
+	}
 	if b.parked != nil { // nothing else is in the way of it
 		b.answer.Result = session.Result{Code: session.ApprovalRequired, Approval: b.parked, Counters: b.session.Counters(), Repeat: true}
 		return false, nil
@@ -333,7 +351,7 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		return true, b.charge(ctx, storage.Latest)
 	}
 	read := storage.Nearby
-	if len(res.Facts) == 0 { // another session stands under this id by now
+	if len(res.Facts) == 0 { // what this node has seen is not what holds
 		read = storage.Latest
 	}
 	seen := b.cmd.Seen
@@ -402,8 +420,10 @@ func (b *begin) waiting() *waiting.Wait {
 	return &waiting.Wait{
 		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
 		Holder: words.HolderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
-		Renew:  &session.Renew{NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd), TTL: input.Caps.TTL.Default},
-		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd)},
+		Renew: &session.Renew{
+			NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd), TTL: input.Caps.TTL.Default, Opened: b.cmd.Opened,
+		},
+		Cancel: &session.Cancel{NS: b.ns, Session: b.cmd.Session, Call: b.cmd.Call, Pools: poolNames(b.cmd), Opened: b.cmd.Opened},
 	}
 }
 

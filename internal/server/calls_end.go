@@ -83,15 +83,21 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if e.begun(f); f.Err != nil {
 		return f.Err
 	}
-	found, err := e.s.sessionWith(ctx, e.ns, f, req.SessionId, e.secret, storage.Nearby)
+	for _, name := range slices.Sorted(maps.Keys(spent)) {
+		e.cmd.Spent = append(e.cmd.Spent, session.Bill{Budget: name, Amount: spent[name]})
+	}
+	return e.find(ctx, f, storage.Nearby)
+}
+
+// find finds the session, and the call in it.
+func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) error {
+	req := e.req
+	found, err := e.s.sessionWith(ctx, e.ns, f, req.SessionId, e.secret, read)
 	if err != nil {
 		return err
 	}
 	x := found.Record.(*session.Session)
-	e.cmd.Pools, e.agent = callPools(x, req.CallId), x.Agent.Value()
-	for _, name := range slices.Sorted(maps.Keys(spent)) {
-		e.cmd.Spent = append(e.cmd.Spent, session.Bill{Budget: name, Amount: spent[name]})
-	}
+	e.cmd.Pools, e.cmd.Opened, e.agent = callPools(x, req.CallId), x.Opened, x.Agent.Value()
 	if h := x.Find(req.CallId); h != nil {
 		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
 	}
@@ -103,6 +109,12 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	// it is no evidence.
 	if e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest); err != nil && fault.Of(err).Code == connect.CodeUnavailable {
 		return err
+	}
+	if read == storage.Nearby && e.policy != nil && e.policy.Workflow() != nil { // see begin.load
+		if quick(ctx) {
+			return errTakesLong
+		}
+		return e.find(ctx, f, storage.Latest)
 	}
 	if req.Output == nil {
 		return nil
@@ -116,7 +128,7 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if x.More != nil {
 		base = x.More.Baseline
 	}
-	return e.compare(ctx, base, storage.Nearby)
+	return e.compare(ctx, base, read)
 }
 
 // callPools returns the pools in which a call has slots. A call that this node
@@ -184,7 +196,7 @@ func valueOf(v *structpb.Value) value.Value {
 // workflow. Told again it changes nothing, since the call is not open there any more.
 func (e *end) judge(ctx context.Context) error {
 	policy := e.policy
-	if policy == nil || policy.Workflow() == nil {
+	if policy == nil || policy.Workflow() == nil || e.session.Phase != session.PhaseOpen {
 		return nil
 	}
 	if quick(ctx) {
@@ -202,6 +214,11 @@ func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, e
 	switch again, res := e.stale(answers), &e.answer.Result; {
 	case !again:
 		return false, nil
+	case e.another():
+		if err := e.find(ctx, nil, storage.Latest); err != nil {
+			return false, err
+		}
+		return true, e.judge(ctx)
 	case len(res.Pools) > 0:
 		e.cmd.Pools, e.cmd.Rates, e.cmd.Budgets = res.Pools, res.Rates, res.Names
 		return true, nil
@@ -287,21 +304,31 @@ func (c *cancel) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	found, err := c.s.sessionWith(ctx, c.ns, f, c.req.SessionId, c.secret, storage.Nearby)
+	return c.find(ctx, f, storage.Nearby)
+}
+
+// find finds the session, and the call in it.
+func (c *cancel) find(ctx context.Context, f *input.Fields, read storage.Read) error {
+	found, err := c.s.sessionWith(ctx, c.ns, f, c.req.SessionId, c.secret, read)
 	if err != nil {
 		return err
 	}
 	x := found.Record.(*session.Session)
 	h := x.Find(c.req.CallId)
 	c.cmd = &session.Cancel{
-		NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: callPools(x, c.req.CallId), Asked: h != nil && h.Asked() != nil,
+		NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: callPools(x, c.req.CallId), Opened: x.Opened,
+		Asked: h != nil && h.Asked() != nil,
 	}
 	c.one[0] = c.cmd
 	return nil
 }
 
-func (c *cancel) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	if again = c.stale(answers); again {
+func (c *cancel) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
+	again = c.stale(answers)
+	if c.another() {
+		return true, c.find(ctx, nil, storage.Latest)
+	}
+	if again {
 		next := *c.cmd // the other may still be on its way
 		next.Pools, next.Asked = c.answer.Result.Pools, next.Asked || c.answer.Result.Approval != nil
 		c.cmd = &next

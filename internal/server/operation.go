@@ -97,8 +97,13 @@ func (r *request[Req, Res]) take(_ context.Context, answers []storage.Answer) (a
 // stale keeps the answer, and reports whether a premise of the command did not hold.
 func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
 	r.answer = answers[0]
-	return r.answer.Result.Code == session.StalePremise
+	return r.answer.Result.Code == session.StalePremise || r.another()
 }
+
+// another reports whether another session has the id by now than the one by which the
+// command was judged. That one is to be looked at as it stands: it may have another agent
+// and another secret.
+func (r *request[Req, Res]) another() bool { return r.answer.Result.Code == session.StaleSession }
 
 func (*request[Req, Res]) judge(context.Context) error      { return nil }
 func (*request[Req, Res]) judgeAgain(context.Context) error { return nil }

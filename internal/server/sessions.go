@@ -272,19 +272,29 @@ func (c *closing) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	found, err := c.s.findSession(ctx, c.ns, nil, c.req.SessionId, storage.Nearby)
+	return c.find(ctx, storage.Nearby)
+}
+
+func (c *closing) find(ctx context.Context, read storage.Read) error {
+	found, err := c.s.findSession(ctx, c.ns, nil, c.req.SessionId, read)
 	if err != nil {
 		return err
 	}
 	x := found.Record.(*session.Session)
-	c.cmd = &session.Close{NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Pools: x.OpenPools(), Asked: x.AskedCalls()}
+	c.cmd = &session.Close{
+		NS: c.ns, Session: c.req.SessionId, Digest: x.Pin.Digest, Opened: x.Opened, Pools: x.OpenPools(), Asked: x.AskedCalls(),
+	}
 	c.one[0] = c.cmd
 	return nil
 }
 
-func (c *closing) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	if again = c.stale(answers); again {
-		c.cmd.Digest, c.cmd.Pools, c.cmd.Asked = c.answer.Result.Digest, c.answer.Result.Pools, c.answer.Result.Names
+func (c *closing) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
+	again = c.stale(answers)
+	if c.another() {
+		return true, c.find(ctx, storage.Latest)
+	}
+	if again {
+		c.cmd.Pools, c.cmd.Asked = c.answer.Result.Pools, c.answer.Result.Names
 	}
 	return again, nil
 }

@@ -173,14 +173,21 @@ func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, s
 		return nil, f.Err
 	}
 	c.Session = slot.GetSessionId()
-	found, err := s.sessionWith(ctx, c.NS, f, c.Session, secret, storage.Nearby)
+	return s.renewalOf(ctx, f, c, secret, storage.Nearby)
+}
+
+// renewalOf completes the command by what is known of the session of its call; nil where
+// that is not there.
+func (s *Server) renewalOf(ctx context.Context, f *input.Fields, c *session.Renew, secret string, read storage.Read) (*session.Renew, error) {
+	found, err := s.sessionWith(ctx, c.NS, f, c.Session, secret, read)
 	if err != nil {
 		if fault.Of(err).Reason == fault.ReasonNotFound {
 			return nil, nil
 		}
 		return nil, err
 	}
-	c.Pools = callPools(found.Record.(*session.Session), c.ID)
+	x := found.Record.(*session.Session)
+	c.Pools, c.Opened = callPools(x, c.ID), x.Opened
 	return c, nil
 }
 
@@ -235,7 +242,7 @@ func (r *renewal) commands() []session.Command {
 	return cmds
 }
 
-func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
+func (r *renewal) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	var open []int
 	for n, i := range r.open {
 		a := &answers[n]
@@ -243,6 +250,16 @@ func (r *renewal) take(_ context.Context, answers []storage.Answer) (again bool,
 		if a.Result.Code == session.StalePremise && r.cmds[i].Session != "" {
 			r.cmds[i].Pools = a.Result.Pools
 			open = append(open, i)
+			continue
+		}
+		if a.Result.Code == session.StaleSession { // see request.another
+			next := *r.cmds[i]
+			if r.cmds[i], err = r.s.renewalOf(ctx, nil, &next, r.secrets[i], storage.Latest); err != nil {
+				return false, err
+			}
+			if r.cmds[i] != nil {
+				open = append(open, i)
+			}
 			continue
 		}
 		result := r.out.Results[i]

@@ -173,10 +173,7 @@ func (g *Generator) authorized(c session.Command) session.Command {
 	if !g.known {
 		return c
 	}
-	from := reflect.ValueOf(c).Elem()
-	to := reflect.New(from.Type())
-	to.Elem().Set(from)
-	d, ok := to.Interface().(interface {
+	d, ok := copied(c).(interface {
 		session.Command
 		Authorize(*session.Authority)
 	})
@@ -193,6 +190,14 @@ func (g *Generator) authorized(c session.Command) session.Command {
 	}
 	d.Authorize(a)
 	return d
+}
+
+// copied returns a copy of a command that shares its lists.
+func copied(c session.Command) session.Command {
+	from := reflect.ValueOf(c).Elem()
+	to := reflect.New(from.Type())
+	to.Elem().Set(from)
+	return to.Interface().(session.Command)
 }
 
 // access changes who may do what.

@@ -210,7 +210,7 @@ func (g *Generator) command() session.Command {
 	if len(g.past) > 0 && g.r.IntN(8) == 0 {
 		return g.authorized(g.again(g.past[max(0, len(g.past)-1-g.r.IntN(40))]))
 	}
-	c := g.authorized(g.fresh())
+	c := g.authorized(g.judged(g.fresh()))
 	if g.past = append(g.past, c); len(g.past) > 100 {
 		g.past = g.past[50:]
 	}

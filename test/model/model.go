@@ -156,6 +156,10 @@ func (m *Model) Apply(at time.Duration, cmds []session.Command) []session.Result
 			results[i].Code = session.StaleAccess
 			continue
 		}
+		if !m.judgedBySame(c) {
+			results[i].Code = session.StaleSession
+			continue
+		}
 		m.apply(c, &results[i])
 		for _, s := range m.spaces {
 			s.dropRates()

@@ -2,6 +2,7 @@ package model
 
 import (
 	"slices"
+	"time"
 
 	"example.com/govnode/session"
 	"example.com/govnode/session/approval"
@@ -289,4 +290,45 @@ func (s *space) cancel(c *session.Cancel, r *session.Result) {
 		x.giveBack(h, session.WaitCancelled, 0)
 		r.Code, r.Counters = session.WaitCancelled, x.Counters
 	}
+}
+
+// judgedBySame reports whether the session by which a command was judged has its id still.
+// One that is gone is not another.
+func (m *Model) judgedBySame(c session.Command) bool {
+	id, opened := judgedBy(c)
+	x := m.space(c.Namespace()).sessions[id]
+	return *opened == 0 || x == nil || x.over(m.Now) || x.opened == *opened
+}
+
+// judgedBy returns the session of a command and where it says when that began.
+func judgedBy(c session.Command) (id string, opened *time.Duration) {
+	switch c := c.(type) {
+	case *session.Begin:
+		return c.Session, &c.Opened
+	case *session.End:
+		return c.Session, &c.Opened
+	case *session.Cancel:
+		return c.Session, &c.Opened
+	case *session.Close:
+		return c.Session, &c.Opened
+	case *session.Renew:
+		return c.Session, &c.Opened
+	}
+	return "", new(time.Duration)
+}
+
+// judged returns the command as a node proposes it that has seen its session, as a rule
+// the one that has the id.
+func (g *Generator) judged(c session.Command) session.Command {
+	id, _ := judgedBy(c)
+	x := g.m.space(c.Namespace()).sessions[id]
+	if x == nil || id == "" || g.once(4) {
+		return c
+	}
+	c = copied(c)
+	_, opened := judgedBy(c)
+	if *opened = x.opened; g.once(20) {
+		*opened = max(x.opened-time.Duration(g.r.IntN(3)), 0)
+	}
+	return c
 }

@@ -2945,6 +2945,7 @@ type Begin struct {
 	Asked         bool                   `protobuf:"varint,18,opt,name=asked,proto3" json:"asked,omitempty"`    // premise: an approval was asked for before
 	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"`     // by pool
 	Budgets       []*Charge              `protobuf:"bytes,24,rep,name=budgets,proto3" json:"budgets,omitempty"` // by name, with all ancestors
+	Opened        int64                  `protobuf:"varint,25,opt,name=opened,proto3" json:"opened,omitempty"`  // premise: when the session that was judged began; 0: none was
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3117,6 +3118,13 @@ func (x *Begin) GetBudgets() []*Charge {
 		return x.Budgets
 	}
 	return nil
+}
+
+func (x *Begin) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
 }
 
 // Asking is what a call has to be approved as.
@@ -3379,6 +3387,7 @@ type End struct {
 	Spent         []*Bill                `protobuf:"bytes,10,rep,name=spent,proto3" json:"spent,omitempty"`
 	Budgets       []string               `protobuf:"bytes,11,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	Content       uint64                 `protobuf:"fixed64,12,opt,name=content,proto3" json:"content,omitempty"` // of the Begin that it ends; not looked at where it is absent
+	Opened        int64                  `protobuf:"varint,13,opt,name=opened,proto3" json:"opened,omitempty"`    // premise, as of Begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3490,6 +3499,13 @@ func (x *End) GetContent() uint64 {
 	return 0
 }
 
+func (x *End) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -3497,7 +3513,8 @@ type Cancel struct {
 	Call          string                 `protobuf:"bytes,3,opt,name=call,proto3" json:"call,omitempty"`
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	Pools         []string               `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
-	Asked         bool                   `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"` // premise: the call waits for an approval
+	Asked         bool                   `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"`   // premise: the call waits for an approval
+	Opened        int64                  `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"` // premise, as of Begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3574,6 +3591,13 @@ func (x *Cancel) GetAsked() bool {
 	return false
 }
 
+func (x *Cancel) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
 type Close struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
@@ -3581,8 +3605,9 @@ type Close struct {
 	Pools         []string               `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
 	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	Killed        bool                   `protobuf:"varint,5,opt,name=killed,proto3" json:"killed,omitempty"`
-	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // of the KILL
-	Asked         []string               `protobuf:"bytes,7,rep,name=asked,proto3" json:"asked,omitempty"`   // premise: the calls that wait for approvals
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`  // of the KILL
+	Asked         []string               `protobuf:"bytes,7,rep,name=asked,proto3" json:"asked,omitempty"`    // premise: the calls that wait for approvals
+	Opened        int64                  `protobuf:"varint,8,opt,name=opened,proto3" json:"opened,omitempty"` // premise, as of Begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3664,6 +3689,13 @@ func (x *Close) GetAsked() []string {
 		return x.Asked
 	}
 	return nil
+}
+
+func (x *Close) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
 }
 
 type Acquire struct {
@@ -3799,6 +3831,7 @@ type Renew struct {
 	Pools         []string               `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
 	Token         uint64                 `protobuf:"varint,6,opt,name=token,proto3" json:"token,omitempty"`
 	Ttl           int64                  `protobuf:"varint,7,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	Opened        int64                  `protobuf:"varint,8,opt,name=opened,proto3" json:"opened,omitempty"` // premise, as of Begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3878,6 +3911,13 @@ func (x *Renew) GetToken() uint64 {
 func (x *Renew) GetTtl() int64 {
 	if x != nil {
 		return x.Ttl
+	}
+	return 0
+}
+
+func (x *Renew) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
 	}
 	return 0
 }
@@ -10611,7 +10651,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
 	" \x01(\fR\x04over\x12\x14\n" +
-	"\x05token\x18\v \x01(\fR\x05token\"\xd9\x04\n" +
+	"\x05token\x18\v \x01(\fR\x05token\"\xf1\x04\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -10633,7 +10673,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06asking\x18\x11 \x01(\v2\x16.govnode.log.v1.AskingR\x06asking\x12\x14\n" +
 	"\x05asked\x18\x12 \x01(\bR\x05asked\x12.\n" +
 	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\x120\n" +
-	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\"\xcf\x02\n" +
+	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\x12\x16\n" +
+	"\x06opened\x18\x19 \x01(\x03R\x06opened\"\xcf\x02\n" +
 	"\x06Asking\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1a\n" +
 	"\brequired\x18\x02 \x01(\rR\brequired\x12\x18\n" +
@@ -10655,7 +10696,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06amount\x18\x03 \x01(\x12R\x06amount\"6\n" +
 	"\x04Bill\x12\x16\n" +
 	"\x06budget\x18\x01 \x01(\tR\x06budget\x12\x16\n" +
-	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\xc7\x02\n" +
+	"\x06amount\x18\x02 \x01(\x12R\x06amount\"\xdf\x02\n" +
 	"\x03End\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -10668,14 +10709,16 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05spent\x18\n" +
 	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
 	"\abudgets\x18\v \x03(\tR\abudgets\x12\x18\n" +
-	"\acontent\x18\f \x01(\x06R\acontent\"\x8a\x01\n" +
+	"\acontent\x18\f \x01(\x06R\acontent\x12\x16\n" +
+	"\x06opened\x18\r \x01(\x03R\x06opened\"\xa2\x01\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
 	"\x04call\x18\x03 \x01(\tR\x04call\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
 	"\x05pools\x18\x05 \x03(\tR\x05pools\x12\x14\n" +
-	"\x05asked\x18\x06 \x01(\bR\x05asked\"\xa5\x01\n" +
+	"\x05asked\x18\x06 \x01(\bR\x05asked\x12\x16\n" +
+	"\x06opened\x18\a \x01(\x03R\x06opened\"\xbd\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
@@ -10683,7 +10726,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
 	"\x06killed\x18\x05 \x01(\bR\x06killed\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05asked\x18\a \x03(\tR\x05asked\"\xfe\x01\n" +
+	"\x05asked\x18\a \x03(\tR\x05asked\x12\x16\n" +
+	"\x06opened\x18\b \x01(\x03R\x06opened\"\xfe\x01\n" +
 	"\aAcquire\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -10696,7 +10740,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x04wait\x18\t \x01(\x03R\x04wait\x12\x1a\n" +
 	"\bpriority\x18\n" +
 	" \x01(\x11R\bpriority\x12\x14\n" +
-	"\x05label\x18\v \x01(\tR\x05label\"\x97\x01\n" +
+	"\x05label\x18\v \x01(\tR\x05label\"\xaf\x01\n" +
 	"\x05Renew\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x18\n" +
@@ -10704,7 +10748,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02id\x18\x04 \x01(\tR\x02id\x12\x14\n" +
 	"\x05pools\x18\x05 \x03(\tR\x05pools\x12\x14\n" +
 	"\x05token\x18\x06 \x01(\x04R\x05token\x12\x10\n" +
-	"\x03ttl\x18\a \x01(\x03R\x03ttl\"o\n" +
+	"\x03ttl\x18\a \x01(\x03R\x03ttl\x12\x16\n" +
+	"\x06opened\x18\b \x01(\x03R\x06opened\"o\n" +
 	"\aRelease\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
