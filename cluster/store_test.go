@@ -100,7 +100,12 @@ func testHistories(t *testing.T, use func(*Config)) {
 	for _, seed := range []uint64{1, 2, 3, 5, 7, 9} {
 		storagetest.Histories(t, seed, 150, map[string]storagetest.Timed{
 			"cluster": func(t *testing.T, now func() time.Duration) storage.Store {
-				s := &spread{testCluster: newCluster(t, 3, func(c *Config) { use(c); c.LogTime = now; c.TrailingLogs = 2 })}
+				s := &spread{testCluster: newCluster(t, 3, func(c *Config) {
+					use(c)
+					c.LogTime, c.TrailingLogs = now, 2
+					// A change that is ordered twice, since a busy machine has lost its leader, is a repeat.
+					c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = time.Second, time.Second, time.Second
+				})}
 				s.before = func(turn int) {
 					switch turn % 50 {
 					case 10:

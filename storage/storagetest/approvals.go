@@ -125,7 +125,7 @@ func undecided(t *testing.T, r rig) {
 	var snapshot bytes.Buffer
 	require.NoError(t, r.Save(t.Context(), &snapshot))
 	r.must(vote("s", "open", "v", true))
-	require.NoError(t, r.Restore(t.Context(), &snapshot))
+	r.restore(snapshot.Bytes())
 	require.Equal(t, approval.Cancelled, r.approval("s", "open").State())
 	require.Equal(t, session.AlreadyDecided, r.must(vote("s", "open", "w", true)).Code)
 	res := r.must(ask("s", "open", time.Hour))

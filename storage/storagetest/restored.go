@@ -25,7 +25,7 @@ func saved(t *testing.T, r rig) {
 	r.must(increment("k", "late"))
 	now := r.get(session.PoolKey(ns, "p"), storage.Latest).Now
 
-	require.NoError(t, r.Restore(t.Context(), &snapshot))
+	r.restore(snapshot.Bytes())
 	require.Empty(t, r.pool("p").Leases, "leases of the snapshot ended")
 	require.GreaterOrEqual(t, r.get(session.PoolKey(ns, "p"), storage.Latest).Now, now, "time went on")
 	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
@@ -52,7 +52,7 @@ func savedTwice(t *testing.T, r rig) {
 		token := tokens(r.must(acquire("q", "slot")))[0]
 		require.False(t, given[1<<63|token], "token %d", token)
 		given[1<<63|token] = true
-		require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
+		r.restore(snapshot.Bytes())
 	}
 }
 

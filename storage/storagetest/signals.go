@@ -85,7 +85,7 @@ func killed(t *testing.T, r rig) {
 	require.Equal(t, session.Done, r.must(signal(session.Continue, agent, "continue")).Code)
 	require.Equal(t, session.Done, r.must(open).Code)
 
-	require.NoError(t, r.Restore(t.Context(), &snapshot))
+	r.restore(snapshot.Bytes())
 	toSweep(true)
 	x, _ := r.get(session.SignalsKey(ns), storage.Latest).Record.(*session.Signals)
 	require.NotNil(t, x)
