@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,88 @@ func TestFollowKeepsToItsNamespace(t *testing.T) {
 	require.True(t, stream.Receive())
 	require.Equal(t, "theirs", stream.Msg().Event.GetTool())
 	require.True(t, stream.Msg().Event.DryRun)
+}
+
+// What a namespace is told of places and of what it has missed is the same,
+// whatever others do meanwhile.
+func TestFollowTellsNothingOfOthers(t *testing.T) {
+	view := func(t *testing.T, others int) (told []string) {
+		n := start(t, func(c *server.Config) { c.JournalRecords = 64 })
+		n.putPolicy(policy("allowed_tools: [t]")...)
+		n.session("s")
+		other := clientsOf(&http.Client{Transport: inOther{n.http.Transport}}, n.url)
+		_, err := other.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Yaml: "name: q\nmax_tokens: 5\n"})
+		require.NoError(t, err)
+		noise := func() {
+			for range others {
+				_, err := other.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{Policy: byName("q"), Tool: "theirs"})
+				require.NoError(t, err)
+			}
+		}
+		say := func(m *v1.FollowResponse) {
+			cursor := strings.Split(m.Cursor, ":")
+			told = append(told, fmt.Sprint(m.Event.GetType(), " ", m.Event.GetCallId(), " ", m.Event.GetSequence(), " at ", cursor[2], " gap ", m.Gap.GetReason(), m.Gap.GetMissed()))
+		}
+		noise()
+		f, first := n.follow(&v1.FollowRequest{})
+		say(first)
+		here := f.cursor
+		for i := range 5 {
+			noise()
+			n.begin("s", fmt.Sprintf("c%d", i), func(r *v1.BeginCallRequest) { r.Tool = []string{"t", "exec"}[i%2] })
+			noise()
+		}
+		for range 3 + 2*3 {
+			say(f.message())
+		}
+		middle := f.cursor
+		f.end()
+		for i := range 300 { // more than there is room for
+			n.begin("s", fmt.Sprintf("d%d", i))
+			n.end("s", fmt.Sprintf("d%d", i))
+		}
+		// What others do may cost it more of its own events, and it is told how many of these.
+		for _, after := range []string{here, middle} {
+			f, first := n.follow(&v1.FollowRequest{After: after})
+			require.Equal(t, "OVERWRITTEN", first.Gap.GetReason())
+			behind, err := strconv.ParseUint(strings.Split(after, ":")[2], 10, 64)
+			require.NoError(t, err)
+			require.Equal(t, behind+first.Gap.Missed+1, f.event().Sequence)
+			f.end()
+		}
+		_, first = n.follow(&v1.FollowRequest{})
+		say(first)
+		return told
+	}
+	alone := view(t, 0)
+	require.Equal(t, "  0 at 0 gap 0", alone[0])
+	require.Equal(t, "policy_check c0 1 at 1 gap 0", alone[1])
+	require.Equal(t, alone, view(t, 7))
+}
+
+// A namespace that makes very many decisions pushes out nobody who has made few, and
+// a cursor of one namespace is none of another's.
+func TestJournalIsShared(t *testing.T) {
+	n := start(t, func(c *server.Config) { c.JournalRecords = 64 })
+	n.putPolicy(policy()...)
+	n.session("s")
+	f, _ := n.follow(&v1.FollowRequest{})
+	id := n.begin("s", "c").DecisionId
+	other := clientsOf(&http.Client{Transport: inOther{n.http.Transport}}, n.url)
+	_, err := other.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Yaml: "name: q\nmax_tokens: 5\n"})
+	require.NoError(t, err)
+	for range 300 {
+		_, err = other.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{Policy: byName("q"), Tool: "theirs"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, "c", n.explain(id).CallId)
+	require.Equal(t, "c", f.event().CallId)
+
+	stream, err := other.events.Follow(n.ctx(), &v1.FollowRequest{After: f.cursor})
+	require.NoError(t, err)
+	defer func() { _ = stream.Close() }()
+	require.True(t, stream.Receive())
+	require.Equal(t, "RESTARTED", stream.Msg().Gap.GetReason())
 }
 
 // inOther sends requests to the namespace other.

@@ -256,7 +256,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.quotas = quota.New(store, cfg.Store, m.overQuota)
 	s.store, s.changes = order.New(store, m.premises, s.auth, s.quotas), store
-	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
+	journal := record.NewJournal(cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal, cfg.Certificate); err != nil {
 		return nil, err
 	}

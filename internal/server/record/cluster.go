@@ -46,7 +46,7 @@ type heard struct {
 	err     error
 }
 
-func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[string]cursor, send func(*v1.FollowResponse) error) error {
+func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, part *partition, at map[string]cursor, send func(*v1.FollowResponse) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
@@ -59,7 +59,7 @@ func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, at map[st
 	resumed := len(at) > 0
 	own := &voice{g: g, node: s.Node}
 	g.members[own.node] = true
-	fl := s.newFollower(ctx, g.request(own.node, resumed), at[own.node])
+	fl := s.newFollower(ctx, g.request(own.node, resumed), part, at[own.node])
 	go func() {
 		err := fl.run(ctx, func(m *v1.FollowResponse) error { return own.say(ctx, m, nil) })
 		_ = own.say(ctx, nil, err) // it fails when nobody listens any more

@@ -53,31 +53,32 @@ func (s *Teller) Follow(ctx context.Context, req *v1.FollowRequest, stream *conn
 	if f.Err != nil {
 		return f.Err
 	}
-	if !s.Journal.enter(maxFollowers) {
+	part := s.Journal.enter(input.Namespace(ctx), maxFollowers)
+	if part == nil {
 		return fault.New(connect.CodeResourceExhausted, fault.ReasonTooManyFollowers, fmt.Sprintf("this node has %d followers, which is as many as it takes; follow another node, or end one", maxFollowers))
 	}
-	defer s.Journal.leave()
+	defer s.Journal.leave(part)
 	leave, err := s.Enter(ctx, input.Namespace(ctx))
 	if err != nil {
 		return err
 	}
 	defer leave()
 	if req.Cluster {
-		return s.followAll(ctx, req, at, stream.Send)
+		return s.followAll(ctx, req, part, at, stream.Send)
 	}
-	fl := s.newFollower(ctx, req, at[s.Node])
+	fl := s.newFollower(ctx, req, part, at[s.Node])
 	return fl.run(ctx, stream.Send)
 }
 
-// A cursor is a place in the events of one node: behind the event of that
-// sequence.
+// A cursor is a place in the events that one node has of a namespace: behind the
+// event of that sequence.
 type cursor struct {
-	boot     string // of the life of the node whose sequence it is
+	life     string // of the partition whose sequence it is
 	sequence uint64
 }
 
 func (c cursor) text(node string) string {
-	return node + ":" + c.boot + ":" + strconv.FormatUint(c.sequence, 10)
+	return node + ":" + c.life + ":" + strconv.FormatUint(c.sequence, 10)
 }
 
 // cursorsIn reads what Follow has sent: the cursor of each node, separated by
@@ -103,11 +104,12 @@ func cursorsIn(f *input.Fields, field, text string) map[string]cursor {
 	return at
 }
 
-// A follower reads the journal of this node at its own pace: it holds a place
-// and nothing else, so however slow it is, it costs the calls nothing.
+// A follower reads what the journal of this node has of its namespace, at its own
+// pace: it holds a place and nothing else, so however slow it is, it costs the
+// calls nothing.
 type follower struct {
 	s       *Teller
-	NS      string
+	part    *partition
 	types   map[string]bool // nil for all
 	session string
 	agent   string
@@ -116,24 +118,24 @@ type follower struct {
 	gap     *v1.Gap // to be said first
 }
 
-func (s *Teller) newFollower(ctx context.Context, req *v1.FollowRequest, at cursor) *follower {
-	fl := &follower{s: s, NS: input.Namespace(ctx), who: access.From(ctx), session: req.SessionId, agent: req.AgentId}
+func (s *Teller) newFollower(ctx context.Context, req *v1.FollowRequest, part *partition, at cursor) *follower {
+	fl := &follower{s: s, part: part, who: access.From(ctx), session: req.SessionId, agent: req.AgentId}
 	if len(req.Types) > 0 {
 		fl.types = map[string]bool{}
 		for _, t := range req.Types {
 			fl.types[t] = true
 		}
 	}
-	oldest, next := s.Journal.bounds()
+	oldest, next := s.Journal.bounds(part)
 	switch {
-	case at.boot == s.Journal.boot && at.sequence < next:
+	case at.life == part.life && at.sequence < next:
 		fl.next = at.sequence + 1
 		if fl.next < oldest {
 			fl.gap = &v1.Gap{Node: s.Node, Reason: gapOverwritten, Missed: oldest - fl.next}
 			fl.next = oldest
 		}
-	case at.boot != "":
-		// The node has forgotten what it had: all that it has now is new.
+	case at.life != "":
+		// The node has forgotten what it had of the namespace: all that it has now is new.
 		fl.gap = &v1.Gap{Node: s.Node, Reason: gapRestarted}
 		fl.next = oldest
 	case req.FromOldest:
@@ -146,7 +148,7 @@ func (s *Teller) newFollower(ctx context.Context, req *v1.FollowRequest, at curs
 
 // cursor is the place behind what was sent.
 func (fl *follower) cursor() string {
-	return cursor{fl.s.Journal.boot, fl.next - 1}.text(fl.s.Node)
+	return cursor{fl.part.life, fl.next - 1}.text(fl.s.Node)
 }
 
 // run sends events until the other side ends, falls behind, or the node drains.
@@ -157,7 +159,7 @@ func (fl *follower) run(ctx context.Context, send func(*v1.FollowResponse) error
 	beat := time.NewTicker(followBeat)
 	defer beat.Stop()
 	for {
-		r := fl.s.Journal.read(fl.next)
+		r := fl.s.Journal.read(fl.part, fl.next)
 		if r.missed > 0 {
 			fl.s.Cut.Inc()
 			return fault.New(connect.CodeResourceExhausted, fault.ReasonTooSlow, fmt.Sprintf(
@@ -198,7 +200,7 @@ func (s *Teller) still(ctx context.Context, p *access.Principal) error {
 
 // tell sends those events of a record that are wanted and not sent yet.
 func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
-	if r.NS != fl.NS || fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
+	if fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
 		return nil
 	}
 	if r.events == 0 {

@@ -1,8 +1,7 @@
 package record
 
 import (
-	"slices"
-	"sort"
+	"container/list"
 	"sync"
 	"time"
 
@@ -15,19 +14,30 @@ import (
 
 // A Journal keeps the latest records of a node, within a bound of records and
 // bytes. It is the source of Explain and of Follow.
+//
+// Each namespace has a partition with a sequence of its own, so that a follower
+// counts what is of its namespace and nothing else. The room is shared in two
+// halves. Every record comes into the newer half, which drops nothing: what there
+// is no room for passes into the older half, in the order in which it came. There
+// the namespace that holds the most gives up its oldest. So whoever is busy has
+// half of the room at least to be followed in, and pushes out nobody whose part
+// of the older half is fair.
 type Journal struct {
-	boot       string // names this life of the node, in cursors
-	maxRecords int
-	maxBytes   int
-	counted    map[engine.EventType]prometheus.Counter
+	newer, older room // what each half may hold
+	counted      map[engine.EventType]prometheus.Counter
 
-	mu        sync.Mutex
-	records   []*Record // in the order of their events
-	byID      map[string]*Record
-	bytes     int
-	next      uint64 // sequence of the next event; the first is 1
+	mu         sync.Mutex
+	partitions map[string]*partition
+	idle       list.List // of partitions with nothing kept and no follower, in the order in which they came to that
+	byID       map[string]*Record
+	added      uint64 // records, ever
+
+	recent  queue // the newer half
+	fresh   room  // what it holds
+	aged    room  // what the older half holds
+	largest heaviest
+
 	followers int
-	news      chan struct{} // closed when there are new events; nil if nobody waits
 }
 
 // Bounds of what a node keeps to explain decisions and to let followers come
@@ -62,9 +72,11 @@ type Record struct {
 
 	After []engine.Event // of EndCall; then there is no decision
 
-	Size   int    // about how many bytes it holds
-	first  uint64 // sequence of its first event
-	events uint64 // how many it gives rise to
+	Size   int        // about how many bytes it holds
+	of     *partition // of its namespace
+	order  uint64     // among the records of all namespaces; nobody is told
+	first  uint64     // sequence of its first event, in its namespace
+	events uint64     // how many it gives rise to
 }
 
 // Signal is the type of the event that a signal is.
@@ -83,19 +95,20 @@ var eventTypes = []engine.EventType{
 	engine.OutputReviewed, engine.BudgetWarning, engine.BudgetExceeded, ApprovalRequested, ApprovalDecided,
 }
 
-// NewJournal makes the journal of one life of a node, which boot names.
-func NewJournal(boot string, records, bytes int, events *prometheus.CounterVec) *Journal {
+// NewJournal makes the journal of one life of a node.
+func NewJournal(records, bytes int, events *prometheus.CounterVec) *Journal {
 	j := &Journal{
-		boot: boot, maxRecords: records, maxBytes: bytes, byID: map[string]*Record{}, next: 1,
+		newer: room{max(records/2, 1), bytes / 2}, partitions: map[string]*partition{}, byID: map[string]*Record{},
 		counted: map[engine.EventType]prometheus.Counter{},
 	}
+	j.older = room{records - j.newer.records, bytes - j.newer.bytes}
 	for _, t := range eventTypes {
 		j.counted[t] = events.WithLabelValues(string(t))
 	}
 	return j
 }
 
-// Add keeps a record and drops the oldest that there is no room for. A decision
+// Add keeps a record and drops those that there is no room for. A decision
 // that is kept already with the same outcome is left as it is: it was repeated,
 // and an event occurs once.
 func (j *Journal) Add(r *Record) {
@@ -120,27 +133,47 @@ func (j *Journal) Add(r *Record) {
 	} else {
 		r.events = j.count(r)
 	}
-	r.first = j.next
-	j.next += r.events
-	j.records = append(j.records, r)
-	j.bytes += r.Size
-	for len(j.records) > j.maxRecords || j.bytes > j.maxBytes && len(j.records) > 1 {
+	p := j.partition(r.NS)
+	j.wake(p)
+	r.of, r.order, r.first = p, j.added, p.next
+	j.added++
+	p.next += r.events
+	p.records.push(r)
+	j.recent.push(r)
+	j.fresh.add(r)
+	for len(j.recent.live()) > 1 && !j.fresh.within(j.newer) { // the latest is kept, however large it is
+		j.age()
+	}
+	for !j.aged.within(j.older) {
 		j.drop()
 	}
-	if r.events > 0 && j.news != nil {
-		close(j.news)
-		j.news = nil
+	if r.events > 0 && p.news != nil {
+		close(p.news)
+		p.news = nil
 	}
 }
 
+// age passes the oldest record of the newer half into the older one.
+func (j *Journal) age() {
+	r := j.recent.pop()
+	j.fresh.take(r)
+	j.aged.add(r)
+	r.of.aged.add(r)
+	j.weigh(r.of)
+}
+
+// drop gives up the oldest record of the namespace that holds the most of the
+// older half.
 func (j *Journal) drop() {
-	oldest := j.records[0]
-	j.records[0] = nil
-	j.records = j.records[1:]
-	j.bytes -= oldest.Size
-	if j.byID[oldest.ID] == oldest {
-		delete(j.byID, oldest.ID)
+	p := j.largest[0]
+	r := p.records.pop()
+	j.aged.take(r)
+	p.aged.take(r)
+	j.weigh(p)
+	if j.byID[r.ID] == r {
+		delete(j.byID, r.ID)
 	}
+	j.settle(p)
 }
 
 // count returns how many events a record gives rise to, and counts them by type
@@ -178,71 +211,5 @@ func (j *Journal) find(ns, id string) *Record {
 func (j *Journal) State() (records, bytes, followers int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.records), j.bytes, j.followers
-}
-
-// A reading is a part of the journal as a follower gets it.
-type reading struct {
-	records []*Record
-	missed  uint64          // events that are not kept any more
-	next    uint64          // sequence from which to go on
-	news    <-chan struct{} // closed when there is more; nil if there is now
-}
-
-// maxReading bounds the records of one reading.
-const maxReading = 256
-
-// read returns records with events from a sequence on.
-func (j *Journal) read(from uint64) reading {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	r := reading{next: from}
-	oldest := j.oldest()
-	if from < oldest {
-		r.missed, r.next = oldest-from, oldest
-	}
-	i := sort.Search(len(j.records), func(i int) bool { return j.records[i].first+j.records[i].events > r.next })
-	r.records = slices.Clone(j.records[i:min(len(j.records), i+maxReading)])
-	if n := len(r.records); n > 0 {
-		last := r.records[n-1]
-		r.next = last.first + last.events
-		return r
-	}
-	if j.news == nil {
-		j.news = make(chan struct{})
-	}
-	r.news = j.news
-	return r
-}
-
-// oldest is the sequence of the oldest event that is kept.
-func (j *Journal) oldest() uint64 {
-	if len(j.records) > 0 {
-		return j.records[0].first
-	}
-	return j.next
-}
-
-// bounds returns the sequences of the oldest event and of the next one.
-func (j *Journal) bounds() (oldest, next uint64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.oldest(), j.next
-}
-
-// enter counts a follower in, if there is room for one more.
-func (j *Journal) enter(most int) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.followers >= most {
-		return false
-	}
-	j.followers++
-	return true
-}
-
-func (j *Journal) leave() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.followers--
+	return j.fresh.records + j.aged.records, j.fresh.bytes + j.aged.bytes, j.followers
 }

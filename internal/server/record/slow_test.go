@@ -19,7 +19,7 @@ import (
 func journaled(records, bytes int) *Teller {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "e"}, []string{"type"})
 	return &Teller{
-		Node: "n1", Now: time.Now, Log: slog.New(slog.DiscardHandler), Journal: NewJournal("boot", records, bytes, events),
+		Node: "n1", Now: time.Now, Log: slog.New(slog.DiscardHandler), Journal: NewJournal(records, bytes, events),
 		Enter: func(context.Context, string) (func(), error) { return func() {}, nil },
 		Cut:   prometheus.NewCounter(prometheus.CounterOpts{Name: "c"}),
 	}
@@ -33,7 +33,7 @@ func allowed(id string, size int) *Record {
 // should hear next is gone.
 func TestSlowFollower(t *testing.T) {
 	s := journaled(8, DefaultJournalBytes)
-	fl := s.newFollower(t.Context(), &v1.FollowRequest{}, cursor{})
+	fl := s.newFollower(t.Context(), &v1.FollowRequest{}, s.Journal.enter("default", maxFollowers), cursor{})
 	taken, goOn := make(chan *v1.FollowResponse), make(chan struct{})
 	result := make(chan error, 1)
 	go func() {
@@ -75,13 +75,14 @@ func TestJournalIsBounded(t *testing.T) {
 	j.Add(allowed("too large", 5000))
 	n, _, _ = j.State()
 	require.Equal(t, 1, n, "the latest is kept, however large it is")
-	oldest, next := j.bounds()
+	own := j.partitions["default"]
+	oldest, next := j.bounds(own)
 	require.EqualValues(t, []uint64{52, 53}, []uint64{oldest, next})
 	require.Len(t, j.byID, 1)
 
 	// A repeat takes no place, and a failure is replaced by what came of it.
 	j.Add(allowed("too large", 1))
-	_, next = j.bounds()
+	_, next = j.bounds(own)
 	require.EqualValues(t, 53, next)
 	failed := allowed("f", 1)
 	failed.Failure = "unavailable"
@@ -92,12 +93,14 @@ func TestJournalIsBounded(t *testing.T) {
 
 func TestFollowersAreBounded(t *testing.T) {
 	s := journaled(DefaultJournalRecords, DefaultJournalBytes)
+	var p *partition
 	for range maxFollowers {
-		require.True(t, s.Journal.enter(maxFollowers))
+		p = s.Journal.enter("default", maxFollowers)
+		require.NotNil(t, p)
 	}
 	err := s.Follow(t.Context(), &v1.FollowRequest{}, nil)
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
 	require.Equal(t, fault.ReasonTooManyFollowers, fault.InfoOf(err).GetReason())
-	s.Journal.leave()
-	require.True(t, s.Journal.enter(maxFollowers))
+	s.Journal.leave(p)
+	require.NotNil(t, s.Journal.enter("default", maxFollowers))
 }

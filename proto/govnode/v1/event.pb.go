@@ -187,23 +187,25 @@ func (x *FollowResponse) GetUnreachable() []string {
 
 // Event is one governance event. Its texts are redacted.
 type Event struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Type         string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	Node         string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`           // where it occurred
-	Sequence     uint64                 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`  // rises on its node, and begins again when that starts
-	Timestamp    string                 `protobuf:"bytes,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"` // RFC 3339, UTC, by the clock of that node
-	AgentId      string                 `protobuf:"bytes,5,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	SessionId    string                 `protobuf:"bytes,6,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	CallId       string                 `protobuf:"bytes,7,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Tool         string                 `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"`
-	Policy       string                 `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
-	Rule         string                 `protobuf:"bytes,10,opt,name=rule,proto3" json:"rule,omitempty"`
-	Category     string                 `protobuf:"bytes,11,opt,name=category,proto3" json:"category,omitempty"`
-	Reason       string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
-	DecisionId   string                 `protobuf:"bytes,13,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`       // for Explain; empty for what EndCall gives rise to
-	CheckpointId string                 `protobuf:"bytes,14,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // of checkpoint_created
-	Drift        *Drift                 `protobuf:"bytes,15,opt,name=drift,proto3" json:"drift,omitempty"`                                   // of drift_detected
-	DryRun       bool                   `protobuf:"varint,16,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                  // of an Evaluate
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Node  string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // where it occurred
+	// Counts the events of its namespace on its node. Begins again when the node
+	// starts, or has forgotten the namespace.
+	Sequence     uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Timestamp    string `protobuf:"bytes,4,opt,name=timestamp,proto3" json:"timestamp,omitempty"` // RFC 3339, UTC, by the clock of that node
+	AgentId      string `protobuf:"bytes,5,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	SessionId    string `protobuf:"bytes,6,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	CallId       string `protobuf:"bytes,7,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	Tool         string `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"`
+	Policy       string `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`
+	Rule         string `protobuf:"bytes,10,opt,name=rule,proto3" json:"rule,omitempty"`
+	Category     string `protobuf:"bytes,11,opt,name=category,proto3" json:"category,omitempty"`
+	Reason       string `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
+	DecisionId   string `protobuf:"bytes,13,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`       // for Explain; empty for what EndCall gives rise to
+	CheckpointId string `protobuf:"bytes,14,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // of checkpoint_created
+	Drift        *Drift `protobuf:"bytes,15,opt,name=drift,proto3" json:"drift,omitempty"`                                   // of drift_detected
+	DryRun       bool   `protobuf:"varint,16,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                  // of an Evaluate
 	// The call was known before, and this node does not know what was said of it
 	// then: another node may have sent the same event.
 	Repeat        bool   `protobuf:"varint,17,opt,name=repeat,proto3" json:"repeat,omitempty"`
@@ -381,9 +383,9 @@ type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// OVERWRITTEN: newer events took their place. RESTARTED: the node, or its
-	// events, began anew.
+	// events of this namespace, began anew.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How many, of all namespaces; 0 where that cannot be said.
+	// How many of this namespace, of all types; 0 where that cannot be said.
 	Missed        uint64 `protobuf:"varint,3,opt,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -210,7 +210,7 @@ func eventLine(e *govnodev1.Event) string {
 
 func gapInWords(g *govnodev1.Gap) string {
 	if g.Missed > 0 {
-		return fmt.Sprintf("%d events of all namespaces are gone (%s)", g.Missed, g.Reason)
+		return fmt.Sprintf("%d events of the namespace are gone (%s)", g.Missed, g.Reason)
 	}
 	return fmt.Sprintf("events may be gone (%s)", g.Reason)
 }

@@ -27,7 +27,7 @@ func TestEventLines(t *testing.T) {
 	} {
 		require.NoError(t, f.take(m))
 	}
-	require.Equal(t, `gap  n1  3 events of all namespaces are gone (OVERWRITTEN)
+	require.Equal(t, `gap  n1  3 events of the namespace are gone (OVERWRITTEN)
 gap  n2  events may be gone (RESTARTED)
 T  n1  drift_detected  tool=a\nb  drift=0.500/0.250  repeat
 `, out.String())

@@ -43,11 +43,12 @@ type EventServiceClient interface {
 	// calls that this node answered, or with cluster those of all nodes. The
 	// first message has a cursor alone: from there on nothing is missed unsaid.
 	//
-	// Each node keeps its latest events in memory, within a bound. A follower
+	// Each node keeps its latest events in memory, within a bound that all
+	// namespaces share: each has at least a fair part of one half. A follower
 	// reads them at its own pace and never slows a call; one that falls behind
 	// what is kept is cut with RESOURCE_EXHAUSTED / FOLLOWER_TOO_SLOW, and one
 	// that comes back too late, or after the node has started again, is told so
-	// by a gap.
+	// by a gap. Places and numbers are counted in the namespace alone.
 	Follow(context.Context, *v1.FollowRequest) (*connect.ServerStreamForClient[v1.FollowResponse], error)
 }
 
@@ -87,11 +88,12 @@ type EventServiceHandler interface {
 	// calls that this node answered, or with cluster those of all nodes. The
 	// first message has a cursor alone: from there on nothing is missed unsaid.
 	//
-	// Each node keeps its latest events in memory, within a bound. A follower
+	// Each node keeps its latest events in memory, within a bound that all
+	// namespaces share: each has at least a fair part of one half. A follower
 	// reads them at its own pace and never slows a call; one that falls behind
 	// what is kept is cut with RESOURCE_EXHAUSTED / FOLLOWER_TOO_SLOW, and one
 	// that comes back too late, or after the node has started again, is told so
-	// by a gap.
+	// by a gap. Places and numbers are counted in the namespace alone.
 	Follow(context.Context, *v1.FollowRequest, *connect.ServerStream[v1.FollowResponse]) error
 }
 
