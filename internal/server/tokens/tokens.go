@@ -258,14 +258,13 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 		return nil, fault.OfRead(err)
 	}
 	out.AppliedIndex = view.Index
-	if req.PageToken == "" {
-		found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
-		if err != nil {
-			return nil, fault.OfRead(err)
-		}
-		if session.ChainOfRecord(found.Record) != nil {
-			out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
-		}
+	found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	out.Generation = found.Generation
+	if req.PageToken == "" && session.ChainOfRecord(found.Record) != nil {
+		out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
 	}
 	if len(out.Chains) >= page.Size { // a page of one has room for no other
 		out.NextPageToken = string(kind)

@@ -856,6 +856,9 @@ type ListChainsResponse struct {
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // empty: these were the last
 	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"` // Unix milliseconds, of the node
+	// At which the state stands: a restore raises it, and may have taken back what was
+	// changed under an older one.
+	Generation    uint32 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,6 +917,13 @@ func (x *ListChainsResponse) GetAppliedIndex() uint64 {
 func (x *ListChainsResponse) GetAt() int64 {
 	if x != nil {
 		return x.At
+	}
+	return 0
+}
+
+func (x *ListChainsResponse) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
 	}
 	return 0
 }
@@ -1840,12 +1850,15 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x9c\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xbc\x01\n" +
 	"\x12ListChainsResponse\x12)\n" +
 	"\x06chains\x18\x01 \x03(\v2\x11.govnode.v1.ChainR\x06chains\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12\x0e\n" +
-	"\x02at\x18\x04 \x01(\x03R\x02at\"c\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\rR\n" +
+	"generation\"c\n" +
 	"\x05Chain\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05links\x18\x02 \x01(\x04R\x05links\x12\x1e\n" +
