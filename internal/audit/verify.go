@@ -271,20 +271,8 @@ func (l *Link) chain() (*session.Chain, error) {
 
 // node follows the chain of one node's lines.
 func (v *verifier) node(name string) {
-	all := v.nodes[name]
-	// Files of one node may be given in any order; their lines are not moved.
-	first := map[string]uint64{}
-	for _, l := range all {
-		if _, ok := first[l.file]; !ok {
-			first[l.file] = l.Seq
-		}
-	}
-	slices.SortStableFunc(all, func(a, b *placed) int {
-		if a.file == b.file {
-			return cmp.Compare(a.line, b.line)
-		}
-		return cmp.Or(cmp.Compare(first[a.file], first[b.file]), cmp.Compare(a.file, b.file))
-	})
+	all := ordered(v.nodes[name])
+	v.nodes[name] = all
 	var seq uint64
 	var hash session.Digest
 	known := true // what hash is
