@@ -217,10 +217,12 @@ type Token struct {
 	// Patterns of the names of policies; all if empty.
 	Policies []string `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
 	// Unix milliseconds; 0: it does not expire.
-	ExpiresAt   int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	CreatedAt   int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
-	CreatedBy   string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
-	Environment string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`               // of the rulesets of Edictum that its holder gets; production if empty
+	ExpiresAt int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	CreatedAt int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
+	CreatedBy string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
+	// Of the rulesets of Edictum that its holder gets and puts; any if empty, and production
+	// where none is named.
+	Environment string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`
 	// Of ROLE_JOINER: the node that it lets join, as it was made or first used; any if
 	// empty.
 	Node          string `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`
