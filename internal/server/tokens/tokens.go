@@ -82,7 +82,7 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	if cmd.NS != session.ClusterNamespace && t.Roles&joiner != 0 {
 		return nil, fault.Invalid("roles", "joiner is for tokens of %s: nodes join the cluster, and no namespace of it", session.ClusterNamespace)
 	}
-	if err := within(access.From(ctx), &t); err != nil {
+	if err := within(access.From(ctx), &t, "makes this one"); err != nil {
 		return nil, err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
@@ -140,28 +140,6 @@ func (s *Service) Use(ctx context.Context, node string) error {
 	}
 	if a.Result.Value == 1 {
 		s.tell(ctx, a, record.Change{Event: "token_used", Name: cmd.ID, NS: cmd.NS, By: cmd.By, Says: "node " + node})
-	}
-	return nil
-}
-
-// within refuses a token that is bound to less than its maker is: he could take what is
-// not his by making himself another one. A pattern is within those that have it, and a
-// name without wildcards within those that it matches.
-func within(p *access.Principal, t *session.Token) error {
-	if p == nil {
-		return nil
-	}
-	for _, x := range []struct {
-		field      string
-		made, have []string
-		holds      func(name string) bool
-	}{{"agents", t.Agents, p.Agents, p.Sees}, {"policies", t.Policies, p.Policies, p.MayPin}} {
-		beyond := func(pattern string) bool {
-			return !slices.Contains(x.have, pattern) && (strings.ContainsAny(pattern, `*?[\`) || !x.holds(pattern))
-		}
-		if len(x.have) > 0 && (len(x.made) == 0 || slices.ContainsFunc(x.made, beyond)) {
-			return access.Denied("%s: the token that makes this one is bound to %s; give some of these", x.field, strings.Join(x.have, ", "))
-		}
 	}
 	return nil
 }
@@ -304,6 +282,9 @@ func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (
 	if cmd.NS = s.namespace(ctx, f, req.Namespace, true); f.Err != nil {
 		return nil, f.Err
 	}
+	if err := s.mayRevoke(ctx, cmd); err != nil {
+		return nil, err
+	}
 	a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
@@ -314,6 +295,9 @@ func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (
 
 // DenySubject keeps a subject out of a namespace.
 func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (*v1.DenySubjectResponse, error) {
+	if err := ofSubjects(ctx); err != nil {
+		return nil, err
+	}
 	f := &input.Fields{}
 	cmd := &session.Deny{By: f.Maker(req, s.Now), Denied: session.DeniedSubject{Subject: req.Subject, Reason: req.Reason, At: s.Now().UnixMilli()}}
 	subjectIn(f, req.Subject)
@@ -331,6 +315,9 @@ func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (
 
 // AllowSubject takes DenySubject back.
 func (s *Service) AllowSubject(ctx context.Context, req *v1.AllowSubjectRequest) (*v1.AllowSubjectResponse, error) {
+	if err := ofSubjects(ctx); err != nil {
+		return nil, err
+	}
 	f := &input.Fields{}
 	cmd := &session.Allow{By: f.Maker(req, s.Now), Subject: req.Subject}
 	subjectIn(f, req.Subject)
