@@ -144,8 +144,8 @@ func (s *Service) Use(ctx context.Context, node string) error {
 	return nil
 }
 
-// EndOf ends the tokens by which a node has joined, before it is removed: else it could
-// make itself a member again for as long as they hold.
+// EndOf ends the tokens by which a node has joined or may join, before it is removed: else
+// it could make itself a member again for as long as they hold. One command ends them all.
 func (s *Service) EndOf(ctx context.Context, node string) error {
 	found, err := s.Store.Get(ctx, session.AccessKey(session.ClusterNamespace), storage.Latest)
 	if err != nil {
@@ -155,19 +155,22 @@ func (s *Service) EndOf(ctx context.Context, node string) error {
 	if x == nil {
 		return nil
 	}
+	var ids []string
 	for i := range x.Tokens {
-		t := &x.Tokens[i]
-		if t.Node != node || t.Used == 0 {
-			continue
+		if t := &x.Tokens[i]; t.Node == node {
+			ids = append(ids, t.ID)
 		}
-		cmd := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, ID: t.ID}
-		a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
-		if err != nil {
-			return err
-		}
-		if a.Result.Value == 1 {
-			s.tell(ctx, a, record.Change{Event: "token_revoked", Name: cmd.ID, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
-		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	cmd := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, Node: node}
+	a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil || a.Result.Value == 0 {
+		return err
+	}
+	for _, id := range ids {
+		s.tell(ctx, a, record.Change{Event: "token_revoked", Name: id, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
 	}
 	return nil
 }
