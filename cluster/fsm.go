@@ -255,7 +255,7 @@ func (f *fsm) memberIndex() uint64 {
 func (f *fsm) get(k session.Key) storage.Found {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return storage.Found{Record: f.state.Get(k), Now: f.state.Now(), Index: f.index}
+	return storage.Found{Record: f.state.Get(k), Now: f.state.Now(), Index: f.index, Generation: f.state.Generation()}
 }
 
 // tally returns how much there is in a namespace.

@@ -180,12 +180,14 @@ type (
 		Before int64 // Unix milliseconds
 	}
 
-	// RevokeToken ends a token.
+	// RevokeToken ends a token, or all by which a node may join. It is answered with how
+	// many there were.
 	RevokeToken struct {
 		Authorized
-		NS string
-		By Maker
-		ID string
+		NS   string
+		By   Maker
+		ID   string
+		Node string // of all tokens for that node, used or not; then there is no ID
 	}
 
 	// UseToken binds a token that may be used once to the node that uses it. The same
@@ -347,18 +349,16 @@ func (s *State) putToken(c *PutToken, r *Result) {
 }
 
 func (s *State) revokeToken(c *RevokeToken, r *Result) {
-	if s.changeAccess(c.NS, func(x *Access) bool {
-		i, there := x.token(c.ID)
-		if there {
-			x.Tokens = slices.Delete(slices.Clone(x.Tokens), i, i+1)
-		}
-		if len(x.Tokens) == 0 {
+	s.changeAccess(c.NS, func(x *Access) bool {
+		left := slices.DeleteFunc(slices.Clone(x.Tokens), func(t Token) bool {
+			return c.Node == "" && t.ID == c.ID || c.Node != "" && t.Node == c.Node
+		})
+		r.Value = int64(len(x.Tokens) - len(left))
+		if x.Tokens = left; len(left) == 0 {
 			x.Tokens = nil
 		}
-		return there
-	}) {
-		r.Value = 1
-	}
+		return r.Value > 0
+	})
 }
 
 // useToken is decided here and not where the token is looked at: of two nodes that use
@@ -485,6 +485,17 @@ func (v *validator) putToken(c *PutToken) {
 	between(v, "Before", c.Before, 0, maxUnixMilli)
 }
 
+func (v *validator) revokeToken(c *RevokeToken) {
+	v.of = "RevokeToken"
+	v.access(c.NS, c.By)
+	v.optional("Node", c.Node)
+	if c.Node == "" {
+		v.id("ID", c.ID)
+	} else if c.ID != "" {
+		v.fail("ID", "stands beside Node; give one of the two")
+	}
+}
+
 func (v *validator) useToken(c *UseToken) {
 	v.of = "UseToken"
 	v.access(c.NS, c.By)
@@ -575,6 +586,7 @@ func (t *Token) fields(f *codec) {
 func (c *RevokeToken) fields(f *codec) {
 	f.request(&c.NS, &c.By)
 	f.Text(3, &c.ID)
+	f.Text(4, &c.Node)
 }
 
 func (c *UseToken) fields(f *codec) {

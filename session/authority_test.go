@@ -173,5 +173,23 @@ func TestTokensAreUsedByOneNode(t *testing.T) {
 		require.Equal(t, now, epoch())
 		require.Equal(t, used, s.Get(session.AccessKey(session.ClusterNamespace)).(*session.Access).FindToken(id))
 	}
+
 	require.Equal(t, began+2, epoch())
+
+	// Those of a node end in one step, used or not.
+	for _, token := range []session.Token{{ID: "next", Node: "n4"}, {ID: "other", Node: "n5"}, {ID: "new"}} {
+		token.Hash, token.Roles, token.Expires = session.Digest{1}, 1<<7, 100
+		require.Equal(t, session.Done, do(&session.PutToken{NS: session.ClusterNamespace, By: session.Maker{Client: "op"}, Token: token}).Code)
+	}
+	began = epoch()
+	ofNode := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, Node: "n4"}
+	require.Equal(t, session.Result{Value: 3}, do(ofNode))
+	require.Equal(t, session.Result{}, do(ofNode))
+	require.Equal(t, began+1, epoch())
+	x := s.Get(session.AccessKey(session.ClusterNamespace)).(*session.Access)
+	for _, id := range []string{"any", "bound", "next"} {
+		require.Nil(t, x.FindToken(id), id)
+	}
+	require.NotNil(t, x.FindToken("other"))
+	require.NotNil(t, x.FindToken("new"), "it is nobody's yet")
 }

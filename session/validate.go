@@ -195,9 +195,7 @@ func Validate(c Command) error {
 	case *PutToken:
 		v.putToken(c)
 	case *RevokeToken:
-		v.of = "RevokeToken"
-		v.access(c.NS, c.By)
-		v.id("ID", c.ID)
+		v.revokeToken(c)
 	case *Deny:
 		v.deny(c)
 	case *Allow:

@@ -533,7 +533,10 @@ func TestCaps(t *testing.T) {
 		{"UseToken.Node", nil, []func(Command){on(func(c *UseToken) { c.Node = "" }), on(func(c *UseToken) { c.Node = "a b" })}},
 		{"UseToken.At", []func(Command){on(func(c *UseToken) { c.At = 1 })}, []func(Command){on(func(c *UseToken) { c.At = 0 }), on(func(c *UseToken) { c.At = -1 })}},
 		{"PutToken.Before", nil, []func(Command){on(func(c *PutToken) { c.Before = -1 })}},
-		{"RevokeToken.ID", nil, []func(Command){on(func(c *RevokeToken) { c.ID = "" })}},
+		{"RevokeToken.ID", []func(Command){on(func(c *RevokeToken) { c.ID, c.Node = "", "n4" })}, []func(Command){
+			on(func(c *RevokeToken) { c.ID = "" }), on(func(c *RevokeToken) { c.Node = "n4" }),
+		}},
+		{"RevokeToken.Node", nil, []func(Command){on(func(c *RevokeToken) { c.ID, c.Node = "", "a b" })}},
 		{"Deny.Denied.Subject", nil, []func(Command){on(func(c *Deny) { c.Denied.Subject = "" }), on(func(c *Deny) { c.Denied.Subject = text(MaxSubject + 1) })}},
 		{"Deny.Denied.Reason", nil, []func(Command){on(func(c *Deny) { c.Denied.Reason = text(MaxReason + 1) })}},
 		{"Deny.Denied.At", nil, []func(Command){on(func(c *Deny) { c.Denied.At = -1 })}},

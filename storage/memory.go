@@ -107,7 +107,7 @@ func (m *Memory) GetAll(_ context.Context, keys ...session.Key) ([]Found, error)
 
 // foundAt is a record as it stands. m.mu is held.
 func (m *Memory) foundAt(k session.Key, now time.Duration) Found {
-	f := Found{Now: now, Index: m.index}
+	f := Found{Now: now, Index: m.index, Generation: m.state.Generation()}
 	if r := m.state.Stored(k); r != nil {
 		f.Record = r.At(now)
 	}

@@ -109,6 +109,9 @@ type Found struct {
 	Record session.Record
 	Now    time.Duration // log time
 	Index  uint64
+	// Generation is that at which the state of the record's namespace stands. A restore
+	// raises it, and on Redis also a loss that was noticed.
+	Generation uint32
 }
 
 // One applies one command. Its error is a *Failure.

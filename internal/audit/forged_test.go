@@ -171,6 +171,39 @@ func TestALogThatWasBegunAnew(t *testing.T) {
 	require.Len(t, all, 2, "what stands behind is looked at")
 }
 
+// Where a log was begun anew two files begin with line 1. What tells which is the older one
+// is what they hold, and not how they are called.
+func TestFilesOfALogThatWasBegunAnew(t *testing.T) {
+	old, now := Tail{Node: "n1"}, Tail{Node: "n1"}
+	at := func(minute int) string {
+		return fmt.Sprintf(`{"timestamp":%q`, day.Add(time.Duration(minute)*time.Minute).Format(time.RFC3339Nano))
+	}
+	older := []string{sealedLines(&old, at(0), at(1), at(2)), sealedLines(&old, at(3), at(4)), sealedLines(&old, at(5))}
+	newer := []string{sealedLines(&now, at(10)), sealedLines(&now, at(11), at(12)), sealedLines(&now, at(13))}
+	anew := "was begun anew here"
+	for name, test := range map[string]struct {
+		files []string // a, b, ...
+		wrong []string
+	}{
+		"by their names":            {[]string{older[0], older[1], newer[0], newer[1]}, []string{"c:1: the log of node n1 " + anew + ", behind line 5"}},
+		"against their names":       {[]string{newer[0], older[0]}, []string{"a:1: the log of node n1 " + anew + ", behind line 3"}},
+		"in any order":              {[]string{newer[1], older[1], newer[0], older[2], older[0], newer[2]}, []string{"c:1: the log of node n1 " + anew + ", behind line 6"}},
+		"the first of the older":    {[]string{newer[0], older[1]}, []string{"b:1: lines 1 to 3 of node n1 are missing", "a:1: the log of node n1 " + anew + ", behind line 5"}},
+		"the second of the older":   {[]string{newer[0], older[2], older[0]}, []string{"b:1: lines 4 to 5 of node n1 are missing", "a:1: the log of node n1 " + anew + ", behind line 6"}},
+		"the second of the newer":   {[]string{newer[2], older[0], newer[0]}, []string{"c:1: the log of node n1 " + anew + ", behind line 3", "a:1: lines 2 to 3 of node n1 are missing"}},
+		"a file twice":              {[]string{newer[0], newer[0]}, []string{"b:1: line 1 of node n1 stands behind line 1"}},
+		"no time, as written ahead": {[]string{sealedLines(&Tail{Node: "n1"}, `{"x":1`), sealedLines(&Tail{Node: "n1"}, `{"x":2`)}, []string{"b:1: the log of node n1 " + anew + ", behind line 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, _ := verified(t, Against{}, test.files...)
+			require.Len(t, all, len(test.wrong), "%q", all)
+			for i, wrong := range test.wrong {
+				require.Contains(t, all[i], wrong)
+			}
+		})
+	}
+}
+
 // A file whose seals were taken away is no file from before there were seals.
 func TestSealsThatWereTakenAway(t *testing.T) {
 	tail := Tail{Node: "n1"}

@@ -110,8 +110,10 @@ type Line struct {
 	Change    *Change `json:"change"`
 	Fold      *Fold   `json:"fold"`
 	Anchor    *Anchor `json:"anchor"`
-	Node      string  `json:"node"`
-	Seq       uint64  `json:"seq"`
+	// Generation is that of the state, in a line that tells of a restore.
+	Generation uint32 `json:"generation"`
+	Node       string `json:"node"`
+	Seq        uint64 `json:"seq"`
 }
 
 // A Link is one of the chain of a record.

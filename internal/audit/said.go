@@ -148,6 +148,9 @@ func SayOf(c session.Command, a *session.Authority) Said {
 	case *session.RevokeToken:
 		s.by(c.By)
 		s.Name = c.ID
+		if c.Node != "" {
+			s.How = "for node " + c.Node
+		}
 	case *session.UseToken:
 		s.by(c.By)
 		s.Name, s.How = c.ID, "by node "+c.Node

@@ -27,6 +27,9 @@ type Heads struct {
 	At         time.Time // of the node that was asked
 	Namespaces []string  // that they are of; all if empty
 	Links      []Link
+	// Generations are those at which the state stands, by namespace. One that is not
+	// known is that of the newest link.
+	Generations map[string]uint32
 }
 
 // Against is what files are held to beside themselves. The zero value is nothing.
@@ -94,6 +97,8 @@ type verifier struct {
 	open    []*open
 	against Against
 	bare    int // files without one line of a chain
+
+	restores []restore
 }
 
 // An asked is a change that its node has not learned the outcome of.
@@ -228,6 +233,9 @@ func (v *verifier) note(at *placed) {
 		fold := session.Fold{Key: f.Of.Chain, Chain: *of}
 		v.links[f.Chain] = append(v.links[f.Chain], &link{Link: f.Link, code: session.Done, audited: fold.Audited(), from: at, at: at.At})
 	}
+	if at.Event == RestoredEvent {
+		v.noteRestore(at)
+	}
 }
 
 // isBy reports whether it was that principal: of the namespace, of the cluster, or of
@@ -263,20 +271,8 @@ func (l *Link) chain() (*session.Chain, error) {
 
 // node follows the chain of one node's lines.
 func (v *verifier) node(name string) {
-	all := v.nodes[name]
-	// Files of one node may be given in any order; their lines are not moved.
-	first := map[string]uint64{}
-	for _, l := range all {
-		if _, ok := first[l.file]; !ok {
-			first[l.file] = l.Seq
-		}
-	}
-	slices.SortStableFunc(all, func(a, b *placed) int {
-		if a.file == b.file {
-			return cmp.Compare(a.line, b.line)
-		}
-		return cmp.Or(cmp.Compare(first[a.file], first[b.file]), cmp.Compare(a.file, b.file))
-	})
+	all := ordered(v.nodes[name])
+	v.nodes[name] = all
 	var seq uint64
 	var hash session.Digest
 	known := true // what hash is
@@ -416,20 +412,14 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		return
 	}
 	for _, l := range all {
-		if !l.last || live && l.Link == head || l.Generation < v.generation(k) {
+		if !l.last || live && l.Link == head || v.takenBack(l) || v.against.Heads.mayBeLater(l) {
 			continue
-		}
-		if at, err := time.Parse(time.RFC3339Nano, l.at); err == nil && at.After(v.against.Heads.At.Add(-clocksApart)) {
-			continue // it may have been made after the heads were read
 		}
 		v.leave(l, func() {
 			v.wrong(l.from, "the state does not know change %d of %q: it is an older state, or the line that says how the chain ended is missing", l.N, k)
 		})
 	}
 }
-
-// clocksApart is by how much the clocks of two nodes may differ.
-const clocksApart = time.Minute
 
 // children are the changes that follow from one, by its head and their generation.
 type children map[struct {
@@ -447,17 +437,6 @@ func (v *verifier) only(c children, l *link, of string, most int) {
 		other := c[k][0].from
 		v.wrong(l.from, "%s:%d has a change %d of %q too, behind the same one: a line is there twice or was made up, or the state was rolled back", other.file, other.line, l.N, l.Chain)
 	}
-}
-
-// generation is the newest that the heads of a namespace tell of. What was changed under
-// an older one may have been taken back by a restore.
-func (v *verifier) generation(k session.Key) (newest uint32) {
-	for _, h := range v.against.Heads.Links {
-		if h.Chain.Namespace() == k.Namespace() {
-			newest = max(newest, h.Generation)
-		}
-	}
-	return newest
 }
 
 // leave leaves it to the namespace's chain whether a chain has ended with a link, and to

@@ -1,7 +1,6 @@
 package edictum
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -217,7 +216,7 @@ func (h *Handler) known(r *http.Request) (*http.Request, Key, scope, error) {
 	if err != nil {
 		return r, Key{}, nil, err
 	}
-	key := Key{Hash: me.Principal, Namespace: me.Namespace, Environment: cmp.Or(me.Environment, defaultEnvironment), Role: Agent}
+	key := Key{Hash: me.Principal, Namespace: me.Namespace, Environment: me.Environment, Role: Agent}
 	if slices.Contains(me.Roles, v1.Role_ROLE_APPROVER) || slices.Contains(me.Roles, v1.Role_ROLE_POLICY_AUTHOR) {
 		key.Role = Operator // the API says which of the two a request takes
 	}

@@ -3,7 +3,10 @@ package edictum_test
 import (
 	"bufio"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -189,8 +192,13 @@ func guardedNode(t *testing.T) *guarded {
 // token puts a token into the state, and returns its text.
 func (n *guarded) token(id string, agents []string, roles ...v1.Role) string {
 	n.t.Helper()
+	return n.tokenOf(id, "staging", agents, roles...)
+}
+
+func (n *guarded) tokenOf(id, environment string, agents []string, roles ...v1.Role) string {
+	n.t.Helper()
 	const secret = "a-secret-of-enough-letters-00000"
-	tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Agents: agents, Environment: "staging"}
+	tok := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Agents: agents, Environment: environment}
 	for _, r := range roles {
 		tok.Roles |= 1 << r
 	}
@@ -270,6 +278,55 @@ func TestAgentsAssignNothing(t *testing.T) {
 		status, body := n.ask(x.token, "bot-1", x.method, "/v1/"+x.path, x.body)
 		require.Equal(t, x.status, status, "%s: %s", what, body)
 	}
+}
+
+// Whoever has an environment reads and puts its rulesets and those of no other, by no
+// method; who has none names the one that he means.
+func TestEnvironmentsBind(t *testing.T) {
+	n := guardedNode(t)
+	roles := []v1.Role{v1.Role_ROLE_AGENT, v1.Role_ROLE_POLICY_AUTHOR, v1.Role_ROLE_APPROVER}
+	bound, any := n.tokenOf("bound", "staging", nil, roles...), n.tokenOf("any0", "", nil, roles...)
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	put := func(message string) string {
+		raw := "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: r}\ndefaults: {mode: enforce}\nrules:\n" +
+			"  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: block, message: " + message + "}}\n"
+		body, err := json.Marshal(map[string]string{
+			"yaml": raw, "public_key": hex.EncodeToString(public), "signature": base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte(raw))),
+		})
+		require.NoError(t, err)
+		return string(body)
+	}
+	for _, x := range []struct {
+		token, method, path, body string
+		status                    int
+		says                      string
+	}{
+		{any, "PUT", "rulesets/r?env=production", put("one"), 200, `"env":"production"`},
+		{any, "PUT", "rulesets/r?env=staging", put("two"), 200, `"env":"staging"`},
+		{any, "GET", "rulesets/r/current", "", 200, `"env":"production"`},
+		{bound, "GET", "rulesets/r/current", "", 200, `"env":"staging"`},
+		{bound, "GET", "rulesets/r/current?env=staging", "", 200, `"env":"staging"`},
+		{bound, "GET", "rulesets/r/current?env=production", "", 403, "bound to the environment"},
+		{bound, "GET", "rulesets/none/current?env=production", "", 403, "bound to the environment"},
+		{bound, "GET", "stream?bundle_name=r&env=production", "", 403, "bound to the environment"},
+		{bound, "PUT", "rulesets/r?env=production", put("mine"), 403, "bound to the environment"},
+		{bound, "PUT", "rulesets/r?env=staging", put("mine"), 200, `"env":"staging"`},
+		{any, "GET", "rulesets/r/current?env=production", "", 200, "message: one"},
+		{bound, "GET", "sessions/edictum/signature/production/r", "", 404, "no value"},
+		{bound, "GET", "sessions/edictum/signature/staging/r", "", 200, "signature"},
+		{bound, "POST", "sessions/batch", `{"keys":["edictum/signature/production/r"]}`, 200, `{"values":{}}`},
+		{any, "POST", "sessions/batch", `{"keys":["edictum/signature/production/r"]}`, 200, "public_key"},
+	} {
+		status, body := n.ask(x.token, "bot", x.method, "/v1/"+x.path, x.body)
+		require.Equal(t, x.status, status, "%s %s: %s", x.method, x.path, body)
+		require.Contains(t, body, x.says, "%s %s", x.method, x.path)
+	}
+
+	keys, err := edictum.ParseKeys([]byte(fmt.Sprintf("keys:\n  - {name: a, hash: %q, environment: staging}\n", edictum.HashOf("agent"))))
+	require.NoError(t, err)
+	status, body := ask(t, node(t, keys), "agent", http.MethodGet, "/v1/rulesets/r/current?env=production", "")
+	require.Equal(t, 403, status, body)
 }
 
 // Streams count as followers of their namespace.

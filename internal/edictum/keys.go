@@ -31,7 +31,7 @@ type Key struct {
 	Name        string `yaml:"name"`        // under which an operator votes
 	Hash        string `yaml:"hash"`        // sha256: and 64 hexadecimal digits, of the key
 	Namespace   string `yaml:"namespace"`   // "default" if empty
-	Environment string `yaml:"environment"` // of rulesets; "production" if empty
+	Environment string `yaml:"environment"` // of rulesets, the only one that it reaches; if empty any, and "production" where none is named
 	Role        Role   `yaml:"role"`        // agent if empty
 }
 
@@ -106,9 +106,6 @@ func (k *Key) complete() error {
 	if k.Namespace == "" {
 		k.Namespace = "default"
 	}
-	if k.Environment == "" {
-		k.Environment = defaultEnvironment
-	}
 	if k.Role == "" {
 		k.Role = Agent
 	}
@@ -119,7 +116,7 @@ func (k *Key) complete() error {
 		return errors.New("hash: it is no sha256: and 64 hexadecimal digits; `govnode edictum key` prints one")
 	case !regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`).MatchString(k.Namespace):
 		return fmt.Errorf("namespace: %q is no name; use 1 to 64 letters, digits and . _ -", k.Namespace)
-	case !identifier.MatchString(k.Environment):
+	case k.Environment != "" && !identifier.MatchString(k.Environment):
 		return fmt.Errorf("environment: %q is no name; use 1 to 128 letters, digits and . _ -", k.Environment)
 	case k.Role != Agent && k.Role != Operator:
 		return fmt.Errorf("role: %q is neither agent nor operator", k.Role)

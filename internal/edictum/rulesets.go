@@ -1,6 +1,7 @@
 package edictum
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
@@ -69,14 +70,17 @@ func (q *request) rulesets() (any, error) {
 	return nil, refuse(http.StatusNotFound, "path: a ruleset is /v1/rulesets/NAME/current, and is put at /v1/rulesets/NAME")
 }
 
-// env is the environment that a request is about: that of its key, if it names none.
+// env is the environment that a request is about: that of its key, if it names none. A
+// key that has one is bound to it.
 func (q *request) env() (string, error) {
-	env := q.URL.Query().Get("env")
-	if env == "" {
-		return q.key.Environment, nil
-	}
-	if !identifier.MatchString(env) {
+	env, own := q.URL.Query().Get("env"), q.key.Environment
+	switch {
+	case env == "":
+		return cmp.Or(own, defaultEnvironment), nil
+	case !identifier.MatchString(env):
 		return "", refuse(http.StatusBadRequest, "env: %q is no name; use 1 to 128 letters, digits and . _ -", clip(env))
+	case own != "" && env != own:
+		return "", refuse(http.StatusForbidden, "env: the key is bound to the environment %q; leave env out, or use a key of %q", own, clip(env))
 	}
 	return env, nil
 }

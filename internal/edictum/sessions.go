@@ -33,7 +33,11 @@ func (q *request) sessions() (any, error) {
 	}
 	switch q.Method {
 	case http.MethodGet:
-		v, err := q.api.Get(q.Context(), key)
+		var v client.Value
+		var err error
+		if !q.foreign(key) {
+			v, err = q.api.Get(q.Context(), key)
+		}
 		if err == nil && !v.Found {
 			err = refuse(http.StatusNotFound, "the key has no value")
 		}
@@ -52,6 +56,14 @@ func (q *request) sessions() (any, error) {
 	}
 	found, err := q.api.Delete(q.Context(), key, "")
 	return map[string]any{"value": nil, "found": found}, err
+}
+
+// foreign reports whether a key holds the signature of a ruleset in an environment that the
+// request does not reach. It is answered like one that holds nothing.
+func (q *request) foreign(key string) bool {
+	of, is := strings.CutPrefix(key, signaturePrefix)
+	own := q.key.Environment
+	return is && own != "" && !strings.HasPrefix(of, own+"/")
 }
 
 func (q *request) increment(key string) (any, error) {
@@ -99,7 +111,7 @@ func (q *request) batch() (any, error) {
 		keys = append(keys, k.Str())
 	}
 	slices.Sort(keys)
-	keys = slices.Compact(keys)
+	keys = slices.DeleteFunc(slices.Compact(keys), q.foreign)
 	if len(keys) > most {
 		return nil, refuse(http.StatusBadRequest, "keys: %d are more than %d", len(keys), most)
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
@@ -19,6 +20,7 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // An auditor takes every decision down: in the journal, from which it can be
@@ -257,6 +259,21 @@ func (a *auditor) repaired(t *order.Trace, c *session.Repair) {
 func (a *auditor) member(ctx context.Context, event, node, address string) {
 	a.add(order.TraceOf(ctx), func(l line) line {
 		return a.happened(l, event, "", "", session.ClusterNamespace).text("name", node).text("address", address)
+	})
+}
+
+// restored writes that the state was replaced by that of a snapshot, and at which
+// generation it stands; 0 where nobody knows that, or whether it was replaced at all.
+func (a *auditor) restored(ctx context.Context, outcome storage.Outcome, generation uint32) {
+	a.add(order.TraceOf(ctx), func(l line) line {
+		l = a.happened(l, audit.RestoredEvent, "", "", session.ClusterNamespace)
+		if outcome == storage.Unknown {
+			l = l.text("outcome", "unknown")
+		}
+		if generation > 0 {
+			l = l.number("generation", uint64(generation))
+		}
+		return l
 	})
 }
 

@@ -179,6 +179,32 @@ func TestAnOlderStateThanTheAuditIsFound(t *testing.T) {
 	require.Contains(t, problems[0].What, `the state does not know change`)
 }
 
+// What a restore takes back is not accused, before anything is changed behind it.
+func TestARestoreIsNotAccused(t *testing.T) {
+	n := furnished(t)
+	var snapshot bytes.Buffer
+	require.NoError(t, n.store.Save(t.Context(), &snapshot))
+	n.session("late")
+	n.begin("s", "late")
+	n.restore(snapshot.Bytes(), nil)
+	heads := &audit.Heads{At: time.Now().Add(time.Hour), Namespaces: []string{"default"}, Generations: map[string]uint32{}}
+	res, err := n.access.ListChains(n.ctx(), &v1.ListChainsRequest{PageSize: 1000})
+	require.NoError(t, err)
+	for _, c := range res.Chains {
+		require.Less(t, c.Generation, res.Generation)
+		heads.Links = append(heads.Links, audit.Link{Chain: session.Key(c.Key), N: c.Links, Generation: c.Generation, Head: hex.EncodeToString(c.Head)})
+	}
+	problems := func() []audit.Problem {
+		report, err := audit.Verify(files(n.audit), audit.Against{Heads: heads})
+		require.NoError(t, err)
+		return report.Problems
+	}
+	heads.Generations["default"] = res.Generation
+	require.Empty(t, problems())
+	heads.Generations["default"] = res.Generation - 1
+	require.NotEmpty(t, problems(), "a state from before the restore")
+}
+
 // The heads of chains come in pages of any size: each once, of whatever kind it is, and
 // those that stand in the state. Without one of them its end could be cut off unseen.
 func TestChainsInPages(t *testing.T) {

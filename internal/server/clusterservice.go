@@ -227,17 +227,22 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	case storage.OutcomeOf(err) == storage.NotApplied && errors.Is(err, storage.ErrInvalid):
 		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:
+		if storage.OutcomeOf(err) == storage.Unknown {
+			s.audit.restored(ctx, storage.Unknown, 0)
+			s.audit.log.push()
+		}
 		return nil, fault.OfChange(err)
 	}
-	s.audit.member(ctx, "snapshot_restored", "", "")
+	out := &v1.RestoreResponse{}
+	found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Latest)
+	if err == nil {
+		out.Index = found.Index // else it is not known, and the state is replaced all the same
+	}
+	s.audit.restored(ctx, storage.Applied, found.Generation)
 	if err := s.audit.written(order.TraceOf(ctx)); err != nil {
 		return nil, err
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
-	out := &v1.RestoreResponse{}
-	if found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby); err == nil {
-		out.Index = found.Index // else it is not known, and the state is replaced all the same
-	}
 	return out, nil
 }
 

@@ -84,7 +84,8 @@ func TestJoinTokensAddOneNode(t *testing.T) {
 	require.NotContains(t, n.audit.text(), secret)
 }
 
-// Who is removed does not come back by the token by which it came.
+// Who is removed does not come back by the token by which it came, nor by one that was made
+// for it and not used. One entry of the log ends them all.
 func TestRemovedNodesHaveNoJoinToken(t *testing.T) {
 	n, all := startRecruiting(t)
 	root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR}))
@@ -92,12 +93,28 @@ func TestRemovedNodesHaveNoJoinToken(t *testing.T) {
 	next := n.token(session.ClusterNamespace, "join3", joinerRole, func(t *session.Token) { t.Node = "n4" })
 	require.NoError(t, add(n, used, "n4"))
 	require.NoError(t, add(n, other, "n5"))
+	epoch := func() uint64 {
+		found, err := n.store.Get(t.Context(), session.AccessKey(session.ClusterNamespace), storage.Latest)
+		require.NoError(t, err)
+		return session.EpochOf(found.Record)
+	}
+	was := epoch()
 	_, err := root.cluster.RemoveNode(t.Context(), &v1.RemoveNodeRequest{Node: "n4"})
 	require.NoError(t, err)
 	requireRefused(t, add(n, used, "n4"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 	require.Equal(t, []string{"add", "add", "remove"}, all.done)
 	require.NoError(t, add(n, other, "n5"), "another node's stays")
-	require.NoError(t, add(n, next, "n4"), "and one that was made for it and not used")
+	requireRefused(t, add(n, next, "n4"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+	require.Equal(t, was+1, epoch())
+	var ended []any
+	for _, l := range n.audit.all(t) {
+		if l["event_type"] == "token_revoked" {
+			ended = append(ended, l["name"])
+		}
+	}
+	require.Equal(t, []any{"join1", "join3"}, ended)
+	again := n.token(session.ClusterNamespace, "join4", joinerRole, func(t *session.Token) { t.Node = "n4" })
+	require.NoError(t, add(n, again, "n4"), "one that was made behind")
 }
 
 // What a join token is made with, and what it is not.

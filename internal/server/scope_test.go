@@ -79,33 +79,6 @@ func TestScopeOfWhatStands(t *testing.T) {
 	require.Len(t, list.Standings, 4)
 }
 
-// A token that is bound makes none that is bound to less.
-func TestScopeOfTokensThatAreMade(t *testing.T) {
-	n := startTeam(t)
-	c := n.as(n.token("team", "bound", []v1.Role{v1.Role_ROLE_OPERATOR}, agents("bot-*", "x"), policies("p*"))).access
-	sum := sha256.Sum256([]byte(secret))
-	for id, x := range map[string]struct {
-		agents, policies []string
-		field            string
-	}{
-		"noagents":   {nil, []string{"p"}, "agents"},
-		"nopolicies": {[]string{"x"}, nil, "policies"},
-		"everybody":  {[]string{"*"}, []string{"p"}, "agents"},
-		"onemore":    {[]string{"x", "other"}, []string{"p"}, "agents"},
-		"wildcard":   {[]string{"bot-*"}, []string{"?*"}, "policies"},
-		"escaped":    {[]string{`bot-\*`}, []string{"p"}, "agents"},
-		"same":       {[]string{"bot-*", "x"}, []string{"p*"}, ""},
-		"fewer":      {[]string{"bot-7"}, []string{"pq"}, ""},
-	} {
-		_, err := c.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: id, SecretSha256: sum[:], Roles: worker, Agents: x.agents, Policies: x.policies})
-		if x.field == "" {
-			require.NoError(t, err, id)
-		} else {
-			requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, x.field)
-		}
-	}
-}
-
 // shows serves a node's API as over TLS, to somebody who shows a certificate.
 func shows(t *testing.T, n *node, uri string) string {
 	t.Helper()

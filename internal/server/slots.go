@@ -207,7 +207,11 @@ func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, 
 // judge leaves out what is not there while the namespace owes for such: it keeps the answer
 // that it has. Where nothing is left the request is refused.
 func (r *renewal) judge(ctx context.Context) error {
-	if len(r.open) == 0 || !r.s.quotas.Owes(ctx, r.ns) {
+	if len(r.open) == 0 {
+		return nil
+	}
+	debt := r.s.quotas.Debt(ctx, r.ns)
+	if debt.Wait == 0 {
 		return nil
 	}
 	keys := make([]session.Key, len(r.open))
@@ -229,7 +233,7 @@ func (r *renewal) judge(ctx context.Context) error {
 		}
 	}
 	if r.open = held; len(held) == 0 {
-		return r.s.quotas.Owing(ctx, r.ns)
+		return debt.Refusal()
 	}
 	return nil
 }

@@ -232,7 +232,7 @@ func (r *Store) Get(ctx context.Context, k session.Key, read storage.Read) (_ st
 	defer func() { err = storage.Unread(err) }()
 	e, p, err := r.reads(ctx, k.Namespace())
 	if err != nil || p == nil {
-		return storage.Found{Now: latest(r.allDomains())}, err
+		return storage.Found{Now: latest(r.allDomains()), Generation: r.domain(k.Namespace()).current().generation}, err
 	}
 	if read == storage.Nearby {
 		if x, ok := r.cache.get(k); ok && r.recent(x) {
@@ -340,7 +340,7 @@ func (r *Store) recent(x wire.Entry) bool {
 
 func foundAt(x session.Record, p *place) storage.Found {
 	now, _ := p.d.clock.now()
-	f := storage.Found{Now: now}
+	f := storage.Found{Now: now, Generation: p.d.current().generation}
 	if x != nil {
 		f.Record = x.At(now)
 	}

@@ -23,11 +23,14 @@ func saved(t *testing.T, r rig) {
 	require.NoError(t, r.Save(t.Context(), &snapshot))
 	late := r.must(acquire("p", "held-late"))
 	r.must(increment("k", "late"))
-	now := r.get(session.PoolKey(ns, "p"), storage.Latest).Now
+	was := r.get(session.PoolKey(ns, "p"), storage.Latest)
+	now := was.Now
 
 	r.restore(snapshot.Bytes())
 	require.Empty(t, r.pool("p").Leases, "leases of the snapshot ended")
 	require.GreaterOrEqual(t, r.get(session.PoolKey(ns, "p"), storage.Latest).Now, now, "time went on")
+	require.Greater(t, r.get(session.PoolKey(ns, "p"), storage.Nearby).Generation, was.Generation)
+	require.Greater(t, r.get(session.PoolKey("nobody", "p"), storage.Latest).Generation, was.Generation, "of a namespace in which nothing was")
 	require.EqualValues(t, 1_000_000, r.get(session.CounterKey(ns, "k"), storage.Latest).Record.(*session.Counter).Value.N)
 	next := r.must(acquire("p", "next"))
 	require.Equal(t, session.Admitted, next.Code)

@@ -64,12 +64,17 @@ func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
 }
 
 func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
-	if s.access != nil {
-		if _, there := s.access.tokens[c.ID]; there {
-			delete(s.access.tokens, c.ID)
-			s.access.epoch++
-			r.Value = 1
+	if s.access == nil {
+		return true
+	}
+	for id, t := range s.access.tokens {
+		if c.Node == "" && id == c.ID || c.Node != "" && t.Node == c.Node {
+			delete(s.access.tokens, id)
+			r.Value++
 		}
+	}
+	if r.Value > 0 {
+		s.access.epoch++
 	}
 	return true
 }
@@ -212,6 +217,9 @@ func (g *Generator) access() session.Command {
 			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"), Node: pick(g, "", "", "n1"),
 		}}
 	case 2:
+		if g.r.IntN(3) == 0 {
+			return &session.RevokeToken{NS: ns, By: by, Node: pick(g, "n1", "n2")}
+		}
 		return &session.RevokeToken{NS: ns, By: by, ID: id}
 	case 3:
 		return &session.Deny{NS: ns, By: by, Denied: session.DeniedSubject{Subject: subject, Reason: pick(g, "", "lost"), At: int64(g.n)}}

@@ -275,7 +275,7 @@ func effectOf(c session.Command, r *session.Result, tokens map[string]uint64) (e
 		return check.Effect{Kind: kind, Object: c.Target.Name, ID: c.By.Request}, r.Code == session.Done && !r.Repeat
 	case *session.RevokeToken:
 		of := session.PrincipalOf(c.NS, "token:"+c.ID)
-		return check.Effect{Kind: check.Revoke, Object: c.ID, ID: c.By.Request, By: fmt.Sprintf("%x", of)}, r.Code == session.Done && !r.Repeat
+		return check.Effect{Kind: check.Revoke, Object: c.ID, ID: c.By.Request, By: fmt.Sprintf("%x", of)}, c.Node == "" && r.Code == session.Done && !r.Repeat
 	case *session.Swept: // marked again and again it is one mark
 		id := fmt.Sprint("swept ", c.Target.Name, c.Number)
 		first := tokens[id] == 0

@@ -120,10 +120,10 @@ func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 }
 
 // Admit refuses a command that adds to what its namespace has too much of. What is there
-// already is no addition. See owing for what costs nothing.
+// already is no addition. See admitEnd for what costs nothing.
 func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if ends(cmd) {
-		return q.owing(ctx, cmd)
+		return q.admitEnd(ctx, cmd)
 	}
 	var own session.Key
 	var client string
@@ -323,7 +323,7 @@ func (q *Quotas) Spend(ctx context.Context, ns string) error {
 		return nil
 	}
 	if s.fill(most); s.tokens < 1 {
-		return q.spent(ns, s, most)
+		return q.debt(ns, s).Refusal()
 	}
 	s.tokens--
 	return nil
@@ -334,12 +334,6 @@ func (s *space) fill(most float64) {
 	now := time.Now()
 	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
 	s.filled = now
-}
-
-// spent refuses an operation until there is one again; q.mu is held.
-func (q *Quotas) spent(ns string, s *space, most float64) error {
-	wait := time.Duration((1 - s.tokens) / most * float64(time.Second))
-	return q.refuse(ns, "operations a second", s.quotas.Operations).(*fault.Error).Later(max(wait, time.Millisecond))
 }
 
 // What ends something or gives it back costs nothing, and could be asked for without end
@@ -416,25 +410,40 @@ func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.R
 	}
 }
 
-// Owes reports whether a namespace owes more than a second's worth of operations.
-func (q *Quotas) Owes(ctx context.Context, ns string) bool {
+// A Debt is what a namespace owes of operations. The zero value is none.
+type Debt struct {
+	Wait time.Duration // until it may do one again; 0: it does not owe so much that it is refused
+
+	quotas *Quotas
+	ns     string
+	most   int64
+}
+
+// Debt returns what a namespace owes, if that is more than a second's worth.
+func (q *Quotas) Debt(ctx context.Context, ns string) Debt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
 	most := float64(s.quotas.Operations)
 	if most == 0 {
-		return false
+		return Debt{}
 	}
-	s.fill(most)
-	return s.tokens < -most
+	if s.fill(most); s.tokens >= -most {
+		return Debt{}
+	}
+	return q.debt(ns, s)
 }
 
-// Owing refuses what has nothing to end, keep or give back in a namespace that owes.
-func (q *Quotas) Owing(ctx context.Context, ns string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	s := q.of(ctx, ns)
-	return q.spent(ns, s, max(float64(s.quotas.Operations), 1))
+// debt is of a namespace that has not one operation left; q.mu is held.
+func (q *Quotas) debt(ns string, s *space) Debt {
+	wait := time.Duration((1 - s.tokens) / float64(s.quotas.Operations) * float64(time.Second))
+	return Debt{max(wait, time.Millisecond), q, ns, s.quotas.Operations}
+}
+
+// Refusal refuses what costs an operation, or has nothing to end, keep or give back, in a
+// namespace that owes. It is counted.
+func (d Debt) Refusal() error {
+	return d.quotas.refuse(d.ns, "operations a second", d.most).(*fault.Error).Later(d.Wait)
 }
 
 // Open reports whether something is open in a record; with no id, whether that is there.
@@ -461,9 +470,11 @@ func ended(r session.Record, id string) bool {
 	return false
 }
 
-// owing is Owing for a command that ends what is not open. What cannot be read now is let in.
-func (q *Quotas) owing(ctx context.Context, cmd session.Command) error {
-	if !q.Owes(ctx, cmd.Namespace()) {
+// admitEnd refuses a command that ends what is not open in a namespace that owes. What
+// cannot be read now is let in.
+func (q *Quotas) admitEnd(ctx context.Context, cmd session.Command) error {
+	debt := q.Debt(ctx, cmd.Namespace())
+	if debt.Wait == 0 {
 		return nil
 	}
 	k, id := endsOf(cmd)
@@ -472,5 +483,5 @@ func (q *Quotas) owing(ctx context.Context, cmd session.Command) error {
 			return nil
 		}
 	}
-	return q.Owing(ctx, k.Namespace())
+	return debt.Refusal()
 }

@@ -82,7 +82,7 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	if cmd.NS != session.ClusterNamespace && t.Roles&joiner != 0 {
 		return nil, fault.Invalid("roles", "joiner is for tokens of %s: nodes join the cluster, and no namespace of it", session.ClusterNamespace)
 	}
-	if err := within(access.From(ctx), &t); err != nil {
+	if err := within(access.From(ctx), &t, "makes this one"); err != nil {
 		return nil, err
 	}
 	a, err := s.change(ctx, cmd, func(res *session.Result) error {
@@ -144,30 +144,8 @@ func (s *Service) Use(ctx context.Context, node string) error {
 	return nil
 }
 
-// within refuses a token that is bound to less than its maker is: he could take what is
-// not his by making himself another one. A pattern is within those that have it, and a
-// name without wildcards within those that it matches.
-func within(p *access.Principal, t *session.Token) error {
-	if p == nil {
-		return nil
-	}
-	for _, x := range []struct {
-		field      string
-		made, have []string
-		holds      func(name string) bool
-	}{{"agents", t.Agents, p.Agents, p.Sees}, {"policies", t.Policies, p.Policies, p.MayPin}} {
-		beyond := func(pattern string) bool {
-			return !slices.Contains(x.have, pattern) && (strings.ContainsAny(pattern, `*?[\`) || !x.holds(pattern))
-		}
-		if len(x.have) > 0 && (len(x.made) == 0 || slices.ContainsFunc(x.made, beyond)) {
-			return access.Denied("%s: the token that makes this one is bound to %s; give some of these", x.field, strings.Join(x.have, ", "))
-		}
-	}
-	return nil
-}
-
-// EndOf ends the tokens by which a node has joined, before it is removed: else it could
-// make itself a member again for as long as they hold.
+// EndOf ends the tokens by which a node has joined or may join, before it is removed: else
+// it could make itself a member again for as long as they hold. One command ends them all.
 func (s *Service) EndOf(ctx context.Context, node string) error {
 	found, err := s.Store.Get(ctx, session.AccessKey(session.ClusterNamespace), storage.Latest)
 	if err != nil {
@@ -177,19 +155,22 @@ func (s *Service) EndOf(ctx context.Context, node string) error {
 	if x == nil {
 		return nil
 	}
+	var ids []string
 	for i := range x.Tokens {
-		t := &x.Tokens[i]
-		if t.Node != node || t.Used == 0 {
-			continue
+		if t := &x.Tokens[i]; t.Node == node {
+			ids = append(ids, t.ID)
 		}
-		cmd := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, ID: t.ID}
-		a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
-		if err != nil {
-			return err
-		}
-		if a.Result.Value == 1 {
-			s.tell(ctx, a, record.Change{Event: "token_revoked", Name: cmd.ID, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
-		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	cmd := &session.RevokeToken{NS: session.ClusterNamespace, By: session.Maker{Client: "join"}, Node: node}
+	a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
+	if err != nil || a.Result.Value == 0 {
+		return err
+	}
+	for _, id := range ids {
+		s.tell(ctx, a, record.Change{Event: "token_revoked", Name: id, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
 	}
 	return nil
 }
@@ -258,14 +239,13 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 		return nil, fault.OfRead(err)
 	}
 	out.AppliedIndex = view.Index
-	if req.PageToken == "" {
-		found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
-		if err != nil {
-			return nil, fault.OfRead(err)
-		}
-		if session.ChainOfRecord(found.Record) != nil {
-			out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
-		}
+	found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	out.Generation = found.Generation
+	if req.PageToken == "" && session.ChainOfRecord(found.Record) != nil {
+		out.Chains = append(out.Chains, chainOf(session.NamespaceKey(ns), found.Record))
 	}
 	if len(out.Chains) >= page.Size { // a page of one has room for no other
 		out.NextPageToken = string(kind)
@@ -305,6 +285,9 @@ func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (
 	if cmd.NS = s.namespace(ctx, f, req.Namespace, true); f.Err != nil {
 		return nil, f.Err
 	}
+	if err := s.mayRevoke(ctx, cmd); err != nil {
+		return nil, err
+	}
 	a, err := s.change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
@@ -315,6 +298,9 @@ func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (
 
 // DenySubject keeps a subject out of a namespace.
 func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (*v1.DenySubjectResponse, error) {
+	if err := ofSubjects(ctx); err != nil {
+		return nil, err
+	}
 	f := &input.Fields{}
 	cmd := &session.Deny{By: f.Maker(req, s.Now), Denied: session.DeniedSubject{Subject: req.Subject, Reason: req.Reason, At: s.Now().UnixMilli()}}
 	subjectIn(f, req.Subject)
@@ -332,6 +318,9 @@ func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (
 
 // AllowSubject takes DenySubject back.
 func (s *Service) AllowSubject(ctx context.Context, req *v1.AllowSubjectRequest) (*v1.AllowSubjectResponse, error) {
+	if err := ofSubjects(ctx); err != nil {
+		return nil, err
+	}
 	f := &input.Fields{}
 	cmd := &session.Allow{By: f.Maker(req, s.Now), Subject: req.Subject}
 	subjectIn(f, req.Subject)

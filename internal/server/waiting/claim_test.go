@@ -4,11 +4,14 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/limiter"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -67,4 +70,39 @@ func TestAWaitStandsInOneQueueAtATime(t *testing.T) {
 	w.remove(x)
 	w.remove(other)
 	require.Empty(t, w.pools)
+}
+
+// What a store hands out by itself is claimed for those who wait here, in the order in
+// which it was handed out, and for nobody whose token has expired while he waited: no
+// command of his is looked at again before it takes the slot.
+func TestNothingIsClaimedForWhoHasExpired(t *testing.T) {
+	w := still(t)
+	w.mu.Lock()
+	w.done = false
+	w.mu.Unlock()
+	now := time.Unix(1000, 0)
+	k := session.PoolKey("default", "p")
+	join := func(holder string, expires time.Time) session.Command {
+		who := &access.Principal{Expires: expires}
+		x := &Wait{
+			NS: "default", Pool: k, Holder: holder, Claim: &session.Acquire{NS: "default", Client: "c", Slot: holder},
+			Gone: func() bool { return who.Expired(now) },
+		}
+		w.Join(x)
+		return x.Claim
+	}
+	ever, soon := join("ever", time.Time{}), join("soon", now.Add(time.Second))
+	join("waits", time.Time{}) // nothing is handed to it
+	p := &session.Pool{Pool: limiter.Pool{Leases: []limiter.Lease{
+		{Holder: "soon", Token: 1, Claim: true}, {Holder: "ever", Token: 2, Claim: true}, {Holder: "elsewhere", Token: 3, Claim: true}, {Holder: "waits", Token: 4},
+	}}}
+	claimed := func() (cmds []session.Command) {
+		for _, c := range w.claims(k, p) {
+			cmds = append(cmds, c.Command)
+		}
+		return cmds
+	}
+	require.Equal(t, []session.Command{soon, ever}, claimed())
+	now = now.Add(time.Second)
+	require.Equal(t, []session.Command{ever}, claimed())
 }

@@ -217,10 +217,12 @@ type Token struct {
 	// Patterns of the names of policies; all if empty.
 	Policies []string `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
 	// Unix milliseconds; 0: it does not expire.
-	ExpiresAt   int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	CreatedAt   int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
-	CreatedBy   string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
-	Environment string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`               // of the rulesets of Edictum that its holder gets; production if empty
+	ExpiresAt int64  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	CreatedAt int64  `protobuf:"varint,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"` // Unix milliseconds, by the node that took the request
+	CreatedBy string `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`  // principal
+	// Of the rulesets of Edictum that its holder gets and puts; any if empty, and production
+	// where none is named.
+	Environment string `protobuf:"bytes,9,opt,name=environment,proto3" json:"environment,omitempty"`
 	// Of ROLE_JOINER: the node that it lets join, as it was made or first used; any if
 	// empty.
 	Node          string `protobuf:"bytes,10,opt,name=node,proto3" json:"node,omitempty"`
@@ -856,6 +858,9 @@ type ListChainsResponse struct {
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"` // empty: these were the last
 	AppliedIndex  uint64                 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"` // Unix milliseconds, of the node
+	// At which the state stands: a restore raises it, and may have taken back what was
+	// changed under an older one.
+	Generation    uint32 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,6 +919,13 @@ func (x *ListChainsResponse) GetAppliedIndex() uint64 {
 func (x *ListChainsResponse) GetAt() int64 {
 	if x != nil {
 		return x.At
+	}
+	return 0
+}
+
+func (x *ListChainsResponse) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
 	}
 	return 0
 }
@@ -1840,12 +1852,15 @@ const file_govnode_v1_access_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x9c\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xbc\x01\n" +
 	"\x12ListChainsResponse\x12)\n" +
 	"\x06chains\x18\x01 \x03(\v2\x11.govnode.v1.ChainR\x06chains\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12\x0e\n" +
-	"\x02at\x18\x04 \x01(\x03R\x02at\"c\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\rR\n" +
+	"generation\"c\n" +
 	"\x05Chain\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05links\x18\x02 \x01(\x04R\x05links\x12\x1e\n" +

@@ -38,6 +38,6 @@ of --edictum-keys. The file holds the hash alone: the key is not shown again.`,
 	}
 	cmd.Flags().StringVar(&role, "role", string(edictum.Agent), "agent|operator: an operator decides approvals and puts rulesets")
 	cmd.Flags().StringVar(&key.Namespace, "namespace", "default", "`name` of the namespace that its holder works in")
-	cmd.Flags().StringVar(&key.Environment, "environment", "production", "`name` of the environment whose rulesets are its holder's")
+	cmd.Flags().StringVar(&key.Environment, "environment", "production", "`name` of the environment whose rulesets are its holder's, and no others; \"\" for any")
 	return cmd
 }

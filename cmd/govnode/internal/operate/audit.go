@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"time"
@@ -34,6 +35,8 @@ func Audit() *cobra.Command {
 type headsLine struct {
 	At         *time.Time `json:"at,omitempty"`
 	Namespaces []string   `json:"namespaces,omitempty"`
+	// Generations are those at which the state stood, by namespace.
+	Generations map[string]uint32 `json:"generations,omitempty"`
 	*audit.Link
 }
 
@@ -53,7 +56,7 @@ changed since, though all nodes should have been rolled back together.`,
 		}
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		lines := json.NewEncoder(out)
-		if err := lines.Encode(headsLine{At: &heads.At, Namespaces: heads.Namespaces}); err != nil {
+		if err := lines.Encode(headsLine{At: &heads.At, Namespaces: heads.Namespaces, Generations: heads.Generations}); err != nil {
 			return err
 		}
 		for i := range heads.Links {
@@ -81,7 +84,7 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 			return nil, err
 		}
 		if heads.At.IsZero() {
-			heads.At = time.UnixMilli(res.At).UTC()
+			heads.At, heads.Generations = time.UnixMilli(res.At).UTC(), map[string]uint32{ns: res.Generation}
 		}
 		for _, x := range res.Chains {
 			heads.Links = append(heads.Links, audit.Link{Chain: session.Key(x.Key), N: x.Links, Generation: x.Generation, Head: hex.EncodeToString(x.Head)})
@@ -98,7 +101,7 @@ func readHeads(path string) (*audit.Heads, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	heads := &audit.Heads{}
+	heads := &audit.Heads{Generations: map[string]uint32{}}
 	for lines := json.NewDecoder(f); ; {
 		var l headsLine
 		switch err := lines.Decode(&l); {
@@ -113,6 +116,7 @@ func readHeads(path string) (*audit.Heads, error) {
 				heads.At = *l.At
 			}
 			heads.Namespaces = append(heads.Namespaces, l.Namespaces...)
+			maps.Copy(heads.Generations, l.Generations)
 		case l.Link != nil:
 			heads.Links = append(heads.Links, *l.Link)
 		}

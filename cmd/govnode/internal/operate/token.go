@@ -137,7 +137,7 @@ no certificate.`,
 	cmd.Flags().StringSliceVar(&agents, "agents", nil, "`patterns` of the agents that it may work for, as * and ? of shells; all if empty")
 	cmd.Flags().StringSliceVar(&policies, "policies", nil, "`patterns` of the policies under which it may open sessions, or which it may put; all if empty")
 	cmd.Flags().StringVar(&label, "label", "", "what it is for, for people")
-	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets, for SDKs of Edictum; production if empty")
+	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets and puts, for SDKs of Edictum; any if empty, and production where none is named")
 	cmd.Flags().StringVar(&id, "id", "", "its id, 4 to 32 small letters and digits; drawn if empty")
 	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0, and a join token 10 minutes")
 	cmd.Flags().BoolVar(&join, "join", false, "make a join token, by which one node becomes a member")

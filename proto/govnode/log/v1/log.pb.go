@@ -1673,6 +1673,7 @@ type RevokeToken struct {
 	Ns            string                 `protobuf:"bytes,1,opt,name=ns,proto3" json:"ns,omitempty"`
 	By            *Maker                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"` // all tokens for that node; then there is no id
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1724,6 +1725,13 @@ func (x *RevokeToken) GetBy() *Maker {
 func (x *RevokeToken) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+func (x *RevokeToken) GetNode() string {
+	if x != nil {
+		return x.Node
 	}
 	return ""
 }
@@ -10551,11 +10559,12 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12+\n" +
 	"\x05token\x18\x03 \x01(\v2\x15.govnode.log.v1.TokenR\x05token\x12\x16\n" +
-	"\x06before\x18\x04 \x01(\x03R\x06before\"T\n" +
+	"\x06before\x18\x04 \x01(\x03R\x06before\"h\n" +
 	"\vRevokeToken\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"u\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\"u\n" +
 	"\bUseToken\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12%\n" +
 	"\x02by\x18\x02 \x01(\v2\x15.govnode.log.v1.MakerR\x02by\x12\x0e\n" +

@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"crypto/sha256"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/server/fault"
+	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/session"
+)
+
+// A token that is bound makes none that is bound to less.
+func TestScopeOfTokensThatAreMade(t *testing.T) {
+	n := startTeam(t)
+	c := n.as(n.token("team", "bound", []v1.Role{v1.Role_ROLE_OPERATOR}, agents("bot-*", "x"), policies("p*"))).access
+	sum := sha256.Sum256([]byte(secret))
+	for id, x := range map[string]struct {
+		agents, policies []string
+		field            string
+	}{
+		"noagents":   {nil, []string{"p"}, "agents"},
+		"nopolicies": {[]string{"x"}, nil, "policies"},
+		"everybody":  {[]string{"*"}, []string{"p"}, "agents"},
+		"onemore":    {[]string{"x", "other"}, []string{"p"}, "agents"},
+		"wildcard":   {[]string{"bot-*"}, []string{"?*"}, "policies"},
+		"escaped":    {[]string{`bot-\*`}, []string{"p"}, "agents"},
+		"same":       {[]string{"bot-*", "x"}, []string{"p*"}, ""},
+		"fewer":      {[]string{"bot-7"}, []string{"pq"}, ""},
+	} {
+		_, err := c.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: id, SecretSha256: sum[:], Roles: worker, Agents: x.agents, Policies: x.policies})
+		if x.field == "" {
+			require.NoError(t, err, id)
+		} else {
+			requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, x.field)
+		}
+	}
+}
+
+// An operator who is bound revokes no token that reaches further than his own, and says of
+// nobody who has no token whether he is kept out.
+func TestScopeOfWhatIsRevoked(t *testing.T) {
+	n := startTeam(t)
+	in := func(environment string) func(*session.Token) {
+		return func(t *session.Token) { t.Environment = environment }
+	}
+	of := func(id string, more ...func(*session.Token)) govnodev1connect.AccessServiceClient {
+		return n.as(n.token("team", id, []v1.Role{v1.Role_ROLE_OPERATOR}, more...)).access
+	}
+	all, bound, staging := of("opall"), of("opbound", agents("bot-*", "x"), policies("p*")), of("opstaging", in("staging"))
+	revoke := func(c govnodev1connect.AccessServiceClient, id string) (bool, error) {
+		res, err := c.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "c", TokenId: id})
+		return res.GetRevoked(), err
+	}
+	for id, x := range map[string]struct {
+		by     govnodev1connect.AccessServiceClient
+		of     []func(*session.Token)
+		beyond string
+	}{
+		"everything":  {bound, nil, "agents"},
+		"allagents":   {bound, []func(*session.Token){policies("p")}, "agents"},
+		"allpolicies": {bound, []func(*session.Token){agents("x")}, "policies"},
+		"onemore":     {bound, []func(*session.Token){agents("x", "other"), policies("p")}, "agents"},
+		"same":        {bound, []func(*session.Token){agents("bot-*", "x"), policies("p*")}, ""},
+		"fewer":       {bound, []func(*session.Token){agents("bot-7"), policies("pq")}, ""},
+		"anywhere":    {staging, nil, "environment"},
+		"elsewhere":   {staging, []func(*session.Token){in("production")}, "environment"},
+		"here":        {staging, []func(*session.Token){in("staging"), agents("x")}, ""},
+	} {
+		n.token("team", id, worker, x.of...)
+		gone, err := revoke(x.by, id)
+		if x.beyond == "" {
+			require.NoError(t, err, id)
+			require.True(t, gone, id)
+			continue
+		}
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, x.beyond)
+		gone, err = revoke(all, id)
+		require.NoError(t, err, id)
+		require.True(t, gone, "%s is still there", id)
+	}
+	gone, err := revoke(bound, "absent")
+	require.NoError(t, err)
+	require.False(t, gone)
+
+	sum := sha256.Sum256([]byte(secret))
+	for _, environment := range []string{"", "production"} {
+		_, err := staging.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: "made", SecretSha256: sum[:], Roles: worker, Environment: environment})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "environment")
+	}
+	_, err = staging.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: "made", SecretSha256: sum[:], Roles: worker, Environment: "staging"})
+	require.NoError(t, err)
+
+	_, err = all.DenySubject(t.Context(), &v1.DenySubjectRequest{Client: "c", Subject: "cert:w"})
+	require.NoError(t, err)
+	for _, c := range []govnodev1connect.AccessServiceClient{bound, staging} {
+		_, err = c.DenySubject(t.Context(), &v1.DenySubjectRequest{Client: "c", Subject: "cert:other"})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound to nothing")
+		_, err = c.AllowSubject(t.Context(), &v1.AllowSubjectRequest{Client: "c", Subject: "cert:w"})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound to nothing")
+	}
+	allowed, err := all.AllowSubject(t.Context(), &v1.AllowSubjectRequest{Client: "c", Subject: "cert:w"})
+	require.NoError(t, err)
+	require.True(t, allowed.Allowed)
+}
