@@ -87,6 +87,14 @@ no certificate.`,
 		if err != nil {
 			return err
 		}
+		switch {
+		case join && len(set) > 0:
+			return terminal.Usagef("role: a join token has the role joiner alone; leave --role or --join out")
+		case !join && len(set) == 0:
+			return terminal.Usagef("role: say what the token is for with --role, or give --join for a token by which a node joins")
+		case cmd.Flags().Changed("expires") && expires <= 0: // never to be taken for one that holds for ever
+			return terminal.Usagef("expires: %s is over at once; give how long it holds, such as 24h, or leave it out", expires)
+		}
 		secret, err := drawSecret()
 		if err != nil {
 			return err
@@ -139,11 +147,9 @@ no certificate.`,
 	cmd.Flags().StringVar(&label, "label", "", "what it is for, for people")
 	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets, for SDKs of Edictum; production if empty")
 	cmd.Flags().StringVar(&id, "id", "", "its id, 4 to 32 small letters and digits; drawn if empty")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0, and a join token 10 minutes")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds, such as 24h; for ever if not given, and a join token 10 minutes")
 	cmd.Flags().BoolVar(&join, "join", false, "make a join token, by which one node becomes a member")
 	cmd.Flags().StringVar(&node, "node", "", "`name` of the only node that may use the join token; the first that does if empty")
-	cmd.MarkFlagsOneRequired("role", "join")
-	cmd.MarkFlagsMutuallyExclusive("role", "join")
 	return cmd
 }
 
