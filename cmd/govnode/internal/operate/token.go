@@ -377,10 +377,17 @@ func Logout() *cobra.Command {
 		Short: "Forget the token of a login",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		kept, err := remote.Login(c.Addr)
+		if err != nil {
+			return err
+		}
+		if kept == "" {
+			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
+		}
 		if _, err := remote.Remember(c.Addr, ""); err != nil {
 			return err
 		}
-		return terminal.Say(cmd.OutOrStdout(), "no token is kept for %s; it holds until it is revoked", c.Addr)
+		return terminal.Say(cmd.OutOrStdout(), "the token for %s is kept no more; it holds until it is revoked", c.Addr)
 	})
 }
 
@@ -452,11 +459,20 @@ func quotaPutCommand() *cobra.Command {
 
 func quotaGetCommand() *cobra.Command {
 	return config.Leaf(&cobra.Command{
-		Use:   "get",
+		Use:   "get [NAMESPACE]",
 		Short: "Show the quotas of a namespace, and what of them is used",
-		Args:  terminal.Arguments(0, 0),
-	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		ns, err := namespaceOf(cmd.Context(), c)
+		Args:  terminal.Arguments(0, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		var ns string
+		var err error
+		switch {
+		case len(args) == 0:
+			ns, err = namespaceOf(cmd.Context(), c)
+		case c.Given("namespace") && c.Namespace != args[0]:
+			err = terminal.Usagef("namespace: is %q, and %q is asked for; name one of them", c.Namespace, args[0])
+		default:
+			ns = args[0]
+		}
 		if err != nil {
 			return err
 		}

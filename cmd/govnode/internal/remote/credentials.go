@@ -28,11 +28,17 @@ func Token(c *config.Config) (string, error) {
 	case c.Socket != "":
 		return "", nil // who may open it is known
 	}
+	return Login(c.Addr)
+}
+
+// Login is the token of the last login at an address, as it is given with --addr; empty
+// if there is none.
+func Login(addr string) (string, error) {
 	tokens, err := logins()
 	if err != nil {
 		return "", err
 	}
-	return tokens[c.Addr], nil
+	return tokens[addr], nil
 }
 
 // readToken reads the file of a setting.
