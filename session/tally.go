@@ -1,6 +1,9 @@
 package session
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // How much there is in a namespace: derived from the records, so that quotas cost no
 // record that every command writes.
@@ -14,6 +17,12 @@ type Tally struct {
 	Keys     int64 // values, lists and their items, budgets, hashes, approvals, standing approvals
 }
 
+var policyPools = []string{policyPrefix, policyRatePrefix}
+
+// PolicyPools are what the names of those pools begin with that come with calls: nobody
+// has put them, and a Tally does not count them.
+func PolicyPools() []string { return slices.Clone(policyPools) }
+
 // of returns the number that a record counts in; nil where it counts in none.
 func (t *Tally) of(k ref, r Record) *int64 {
 	switch r.(type) {
@@ -22,7 +31,7 @@ func (t *Tally) of(k ref, r Record) *int64 {
 	case *Client:
 		return &t.Clients
 	case *Pool:
-		if !strings.HasPrefix(k.name, policyPrefix) && !strings.HasPrefix(k.name, policyRatePrefix) {
+		if !slices.ContainsFunc(policyPools, func(p string) bool { return strings.HasPrefix(k.name, p) }) {
 			return &t.Pools
 		}
 	case *Name:

@@ -71,7 +71,7 @@ Start with:  govnode dev`,
 			return cmd.Help()
 		},
 	}
-	root.Flags().BoolVar(&asked, "version", false, "print the version, as `govnode version` does")
+	root.Flags().BoolVar(&asked, "version", false, "print the version, as the command version does")
 	root.SetFlagErrorFunc(terminal.FlagError)
 	root.AddCommand(
 		dev.Command(),

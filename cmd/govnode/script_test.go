@@ -29,6 +29,7 @@ func TestScripts(t *testing.T) {
 			"stop":      scriptStop,
 			"firstcall": scriptFirstCall,
 			"post":      scriptPost,
+			"says":      scriptSays,
 			"id":        scriptID,
 		},
 	})
@@ -45,15 +46,17 @@ func scriptExits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// start NAME ARGS... runs govnode and waits until it prints ready. From then on
+// start NAME ARGS... runs govnode and waits until it is ready. From then on
 // $ADDR is the API of its first node.
 func scriptStart(ts *testscript.TestScript, _ bool, args []string) {
 	p, err := startProcess(ts.MkAbs("."), args[1:]...)
 	ts.Check(err)
 	ts.Defer(p.kill)
 	ts.Value(processesKey{}).(map[string]*process)[args[0]] = p
-	_, err = p.await(`^ready$`, 1)
-	ts.Check(err)
+	if args[1] == "dev" { // a node by itself says where it listens when it is ready
+		_, err = p.await(`^ready$`, 1)
+		ts.Check(err)
+	}
 	node, err := p.await(`^node node1 api=(\S+) pid=\d+$`, 1)
 	ts.Check(err)
 	ts.Setenv("ADDR", node[0][1])
@@ -62,6 +65,12 @@ func scriptStart(ts *testscript.TestScript, _ bool, args []string) {
 // stop NAME ends what start has run, which must end with code 0.
 func scriptStop(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(ts.Value(processesKey{}).(map[string]*process)[args[0]].stop())
+}
+
+// says NAME REGEXP waits until NAME has printed a line in which that is.
+func scriptSays(ts *testscript.TestScript, _ bool, args []string) {
+	_, err := ts.Value(processesKey{}).(map[string]*process)[args[0]].await(args[1], 1)
+	ts.Check(err)
 }
 
 // firstcall NAME gives the line that NAME has printed to a shell.

@@ -100,6 +100,9 @@ func checkAnchor(l *placed, roots *x509.CertPool) error {
 		return fmt.Errorf("the time of the anchor cannot be read: %w", err)
 	}
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: when, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
+			return errors.New("the certificate of the anchor is of no authority that was given; if that was replaced since, give a file with the old one too")
+		}
 		return fmt.Errorf("the certificate of the anchor is of no authority that was given: %w", err)
 	}
 	if who, ok := pki.IdentityOf(cert); !ok || who.Role != pki.Node || who.Name != l.Node {

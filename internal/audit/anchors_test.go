@@ -78,7 +78,7 @@ func TestSignaturesOfAnchors(t *testing.T) {
 
 	problems, _ = verified(t, Against{Roots: others}, log)
 	require.Len(t, problems, 1)
-	require.Contains(t, problems[0], "a:3: the certificate of the anchor is of no authority")
+	require.Contains(t, problems[0], "a:3: the certificate of the anchor is of no authority that was given; if that was replaced since, give a file with the old one too")
 
 	for _, c := range []*tls.Certificate{certificate(t, ca, pki.Node, "n2"), certificate(t, ca, pki.Client, "n1")} {
 		by, _ := anchored(t, "n1", Anchor{}, c)

@@ -131,6 +131,22 @@ func TestEndsWithoutALine(t *testing.T) {
 	}
 }
 
+// Where the heads of some namespaces are missing they are named, and where there are those
+// of all nothing is said.
+func TestNamesNamespacesWithoutHeads(t *testing.T) {
+	b := ofSession
+	first := b.next(nil, session.Admitted, "a")
+	log := func() string { tail := Tail{Node: "n1"}; return sealedLines(&tail, b.known(first, "a")) }
+	late := b.headsAt(day.Add(time.Hour), first)
+	late.Namespaces = []string{"n"}
+	_, notes := verified(t, Against{Heads: late}, log())
+	require.Empty(t, notes)
+	for _, heads := range []*Heads{nil, {At: late.At, Namespaces: []string{"other"}}} {
+		_, notes = verified(t, Against{Heads: heads}, log())
+		require.Equal(t, []string{"without the heads of n nobody can tell whether changes are missing there at the end; see govnode audit heads"}, notes)
+	}
+}
+
 // Many in a row whose answers were lost are followed, and some that were unlikely among not
 // so many.
 func TestThroughHundredsThatAreUnknown(t *testing.T) {

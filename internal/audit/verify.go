@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"example.com/govnode/session"
@@ -305,6 +306,22 @@ func span(from, to uint64, node string) string {
 	return fmt.Sprintf("lines %d to %d of node %s are", from, to, node)
 }
 
+// uncovered are the namespaces of chains of which there are no heads, some of many.
+func (v *verifier) uncovered(chains []session.Key) []string {
+	const most = 8
+	seen := map[string]bool{}
+	for _, k := range chains {
+		if !v.against.Heads.covers(k) {
+			seen[k.Namespace()] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(seen))
+	if len(names) > most {
+		names = append(names[:most], fmt.Sprintf("and %d more namespaces", len(names)-most))
+	}
+	return names
+}
+
 // chains follows the chains of records.
 func (v *verifier) chains() {
 	v.Chains = len(v.links)
@@ -315,8 +332,8 @@ func (v *verifier) chains() {
 		}
 	}
 	keys := slices.Collect(maps.Keys(v.links))
-	if slices.ContainsFunc(keys, func(k session.Key) bool { return !v.against.Heads.covers(k) }) {
-		v.Notes = append(v.Notes, "without the heads of the state nobody can tell whether changes are missing at the end; see govnode audit heads")
+	if ns := v.uncovered(keys); len(ns) > 0 {
+		v.Notes = append(v.Notes, fmt.Sprintf("without the heads of %s nobody can tell whether changes are missing there at the end; see govnode audit heads", strings.Join(ns, ", ")))
 	}
 	for k := range live {
 		if v.links[k] == nil {

@@ -49,6 +49,7 @@ func TestQuotas(t *testing.T) {
 		return err
 	}
 	requireOverQuota(t, create("s3"), "sessions")
+	require.ErrorContains(t, create("s3"), "Close some, each of which counts for an hour more, or ask an operator")
 	require.NoError(t, create("s2"), "it is there")
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s2", "c").Outcome)
 	require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s2", "c").Outcome)
@@ -271,6 +272,7 @@ func TestQuotaOfOperations(t *testing.T) {
 		if err != nil {
 			requireOverQuota(t, err, "operations a second")
 			require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+			require.Contains(t, err.Error(), "Send it again with the same id after retryAfter")
 			refused++
 			continue
 		}

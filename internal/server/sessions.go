@@ -68,7 +68,10 @@ func (o *opening) check(ctx context.Context, f *input.Fields) error {
 		return access.Denied("agentId: %q is not in the scope of this token; it opens sessions of %s", req.AgentId, strings.Join(o.who.Agents, ", "))
 	}
 	if !o.who.MayPin(o.cmd.Policy) {
-		return o.noPolicy()
+		if o.cmd.Policy == "" {
+			return access.Denied("policy.digest: this token is bound to names of policies, which are %s; give policy.name", strings.Join(o.who.Policies, ", "))
+		}
+		return access.Denied("policy.name: %q is not in the scope of this token; it opens sessions under %s", o.cmd.Policy, strings.Join(o.who.Policies, ", "))
 	}
 	return o.resolve(ctx)
 }
@@ -138,7 +141,7 @@ func (o *opening) respond() error {
 	return nil
 }
 
-// noPolicy is the answer where the policy is not there, or not for this caller.
+// noPolicy is the answer where the policy is not there.
 func (o *opening) noPolicy() error {
 	if o.cmd.Policy != "" {
 		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)

@@ -331,7 +331,7 @@ func (r *release) respond() error {
 	case r.cmd.Token == 0:
 		r.out.Reason = "no token is given, so nothing was released; send the one with which the slot was granted: the slot may have another holder by now"
 	default:
-		r.out.Reason = "token " + strconv.FormatUint(r.cmd.Token, 10) + " is not the one under which the slot is held, so nothing was released"
+		r.out.Reason = "token " + strconv.FormatUint(r.cmd.Token, 10) + " is not the one under which the slot is held, or somebody else took it, so nothing was released"
 	}
 	r.s.metrics.slotOutcome(r.out.Outcome)
 	return nil

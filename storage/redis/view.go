@@ -119,8 +119,7 @@ type tallied struct {
 	tally session.Tally
 }
 
-// Count implements storage.Counting: what is listed, whatever of it has lapsed, pools of
-// policies among it, and no lists.
+// Count implements storage.Counting: what is listed, whatever of it has lapsed.
 func (r *Store) Count(ctx context.Context, ns string) (session.Tally, error) {
 	if c, ok := r.counts.Load(ns); ok && time.Since(c.(*tallied).at) <= countEvery {
 		return c.(*tallied).tally, nil
@@ -148,7 +147,27 @@ func (r *Store) countNow(ctx context.Context, ns string) (t session.Tally, err e
 	for i, n := range counts {
 		*into[i].n += n
 	}
+	if err == nil && t.Pools > 0 {
+		var of int64
+		of, err = r.policyPools(ctx, ns)
+		t.Pools = max(t.Pools-of, 0)
+	}
 	return t, err
+}
+
+// policyPools returns how many pools come with calls. Their names are fetched for it: the
+// user that a Redis is asked as has no right to ZLEXCOUNT.
+func (r *Store) policyPools(ctx context.Context, ns string) (n int64, err error) {
+	index := r.place(ns).Index(session.KindPool)
+	for _, prefix := range session.PolicyPools() {
+		behind := prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1)
+		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "[" + prefix, Max: "(" + behind}).Result()
+		if err != nil {
+			return 0, fmt.Errorf("listing %s: %w", index, err)
+		}
+		n += int64(len(names))
+	}
+	return n, nil
 }
 
 // count returns how many records each listing has, asked for in one go.

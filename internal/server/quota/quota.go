@@ -1,8 +1,10 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,10 +237,21 @@ func (q *Quotas) hold(ctx context.Context, ns string, k session.Key, name string
 	return q.refuse(ns, name, most)
 }
 
+// instead is what to do about a quota that is used up, where to let something go is not
+// it, or not at once.
+var instead = map[string]string{
+	"sessions":   "Close some, each of which counts for an hour more",
+	"operations": "Send it again with the same id after retryAfter, and less at a time",
+	"waiters":    "Send it without wait, or when those that wait are answered",
+	"clients":    "Let fewer processes name themselves, since an idle one is remembered for an hour",
+}
+
 func (q *Quotas) refuse(ns, name string, most int64) error {
 	q.refused.WithLabelValues(name).Inc()
+	kind, _, _ := strings.Cut(name, " ")
+	what := cmp.Or(instead[kind], "Let something go")
 	return fault.New(connect.CodeResourceExhausted, fault.ReasonQuotaExceeded,
-		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. Let something go, or ask an operator of the cluster for more", ns, name, most)).With("quota", name)
+		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. %s, or ask an operator of the cluster for more", ns, name, most, what)).With("quota", name)
 }
 
 func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {

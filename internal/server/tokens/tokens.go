@@ -77,7 +77,7 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 		return nil, f.Err
 	}
 	if cmd.NS == session.ClusterNamespace && t.Roles&^(1<<int(v1.Role_ROLE_OPERATOR)|1<<int(v1.Role_ROLE_AUDITOR)|joiner) != 0 {
-		return nil, fault.Invalid("roles", "are more than a token of %s can have: operator and auditor, or joiner alone", session.ClusterNamespace)
+		return nil, fault.Invalid("roles", "are more than a token of %s can have: operator and auditor, or joiner alone; for others give the namespace of those who work in it", session.ClusterNamespace)
 	}
 	if cmd.NS != session.ClusterNamespace && t.Roles&joiner != 0 {
 		return nil, fault.Invalid("roles", "joiner is for tokens of %s: nodes join the cluster, and no namespace of it", session.ClusterNamespace)

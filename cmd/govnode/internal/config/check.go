@@ -192,7 +192,11 @@ func (c *Config) checkListener(flag, at string) error {
 		if flag == "raft-listen" {
 			how = "make certificates with `govnode tls init` and `govnode tls node " + c.Node + "`, and start it with --tls-cert, --tls-key and --tls-ca"
 		}
-		return c.wrong(flag, "is not a loopback address, and nobody who connects is asked who they are; "+how+". Else listen on 127.0.0.1, or add --insecure if the network keeps strangers out")
+		why := "nobody who connects is asked who they are"
+		if c.Auth == AuthTokens && flag == "listen" {
+			why = "without certificates everybody on the way reads the tokens"
+		}
+		return c.wrong(flag, "is not a loopback address, and "+why+"; "+how+". Else listen on 127.0.0.1, or add --insecure if the network keeps strangers out")
 	}
 	return nil
 }

@@ -239,6 +239,7 @@ func TestTLSSettingsBelongTogether(t *testing.T) {
 		with + "--backend=memory":                                          "",
 		with + "--backend=memory --tls-client-auth=require":                "needs --tls-ca",
 		with + "--tls-ca=a --listen=192.0.2.1:1":                           "nobody who connects is asked who they are; make certificates",
+		"--data=d --auth=tokens --listen=192.0.2.1:1":                      "and without certificates everybody on the way reads the tokens; make certificates",
 		with + "--tls-ca=a --listen=192.0.2.1:1 --insecure":                "",
 		with + "--tls-ca=a --raft-listen=192.0.2.1:1":                      "",
 		"--data=d --raft-listen=192.0.2.1:1":                               "nobody who connects is asked",

@@ -98,7 +98,7 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 func readHeads(path string) (*audit.Heads, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, terminal.Usagef("heads: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	heads := &audit.Heads{Generations: map[string]uint32{}}
@@ -106,11 +106,11 @@ func readHeads(path string) (*audit.Heads, error) {
 		var l headsLine
 		switch err := lines.Decode(&l); {
 		case errors.Is(err, io.EOF) && heads.At.IsZero():
-			return nil, fmt.Errorf("%s is not what govnode audit heads prints: it does not say when it was made", path)
+			return nil, terminal.Usagef("heads: %s is not what govnode audit heads prints: it does not say when it was made", path)
 		case errors.Is(err, io.EOF):
 			return heads, nil
 		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, terminal.Usagef("heads: %s is not what govnode audit heads prints: %w", path, err)
 		case l.At != nil: // of several namespaces there may be one behind another
 			if heads.At.IsZero() || l.At.Before(heads.At) {
 				heads.At = *l.At
@@ -173,20 +173,20 @@ func readAnchors(against *audit.Against, files []string, ca string) error {
 	if ca != "" {
 		text, err := os.ReadFile(ca)
 		if err != nil {
-			return fmt.Errorf("tls-ca: %w", err)
+			return terminal.Usagef("tls-ca: %w", err)
 		}
 		if against.Roots = x509.NewCertPool(); !against.Roots.AppendCertsFromPEM(text) {
-			return fmt.Errorf("tls-ca: %s holds no certificate", ca)
+			return terminal.Usagef("tls-ca: %s holds no certificate in PEM", ca)
 		}
 	}
 	for _, name := range files {
 		f, err := os.Open(name)
 		if err != nil {
-			return fmt.Errorf("anchors: %w", err)
+			return terminal.Usagef("anchors: %w", err)
 		}
 		err = errors.Join(against.ReadAnchors(name, f), f.Close())
 		if err != nil {
-			return fmt.Errorf("anchors: %w", err)
+			return terminal.Usagef("anchors: %w", err)
 		}
 	}
 	return nil
@@ -194,12 +194,26 @@ func readAnchors(against *audit.Against, files []string, ca string) error {
 
 func verifyFiles(names []string, against audit.Against) (*audit.Report, error) {
 	var files []audit.File
+	var seen []os.FileInfo
 	for _, name := range names {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, err
+			return nil, terminal.Unusable(err)
 		}
 		defer func() { _ = f.Close() }()
+		is, err := f.Stat()
+		switch {
+		case err != nil:
+			return nil, terminal.Unusable(err)
+		case is.IsDir():
+			return nil, terminal.Usagef("%s is a folder; name the files in it", name)
+		}
+		for i, was := range seen { // each line of it would be there twice
+			if os.SameFile(was, is) {
+				return nil, terminal.Usagef("%s and %s are one file; name each once", names[i], name)
+			}
+		}
+		seen = append(seen, is)
 		files = append(files, audit.File{Name: name, Text: f})
 	}
 	return audit.Verify(files, against)
@@ -291,7 +305,7 @@ func auditQueryCommand() *cobra.Command {
 func eachLine(name string, do func(text []byte) error) error {
 	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return terminal.Unusable(err)
 	}
 	defer func() { _ = file.Close() }()
 	lines := bufio.NewScanner(file)
@@ -355,7 +369,7 @@ func auditTailCommand() *cobra.Command {
 func followFile(ctx context.Context, name string, do func(text []byte) error, there func() (more bool, err error)) error {
 	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return terminal.Unusable(err)
 	}
 	defer func() { _ = file.Close() }()
 	rest, first := []byte(nil), true

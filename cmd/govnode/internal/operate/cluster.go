@@ -3,6 +3,7 @@ package operate
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -130,7 +131,16 @@ answer: nothing could be changed any more. Removing one that is no member succee
 that it may be said again where the outcome is unknown.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		// A misspelt name is told from one that is removed. Where nobody can say it, the
+		// removal has the error.
+		was := true
+		if s, err := remote.Call(cmd.Context(), c, remote.Node.Status, &govnodev1.StatusRequest{}); err == nil {
+			was = slices.ContainsFunc(s.Peers, func(p *govnodev1.Peer) bool { return p.Node == args[0] })
+		}
 		return remote.Answer(cmd, c, remote.Node.RemoveNode, &govnodev1.RemoveNodeRequest{Node: args[0], Force: force}, func(w io.Writer, answer *govnodev1.RemoveNodeResponse) error {
+			if !was {
+				return terminal.Say(w, "%s was no member", args[0])
+			}
 			return terminal.Say(w, "removed %s", args[0])
 		})
 	})

@@ -204,7 +204,7 @@ func sendSnapshot(ctx context.Context, r remote.Node, path string) (*govnodev1.R
 func readSnapshot(path string) (*session.Snapshot, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, terminal.Unusable(err)
 	}
 	defer func() { _ = file.Close() }()
 	state, err := session.ReadSnapshot(bufio.NewReaderSize(file, 1<<20))

@@ -87,6 +87,14 @@ no certificate.`,
 		if err != nil {
 			return err
 		}
+		switch {
+		case join && len(set) > 0:
+			return terminal.Usagef("role: a join token has the role joiner alone; leave --role or --join out")
+		case !join && len(set) == 0:
+			return terminal.Usagef("role: say what the token is for with --role, or give --join for a token by which a node joins")
+		case cmd.Flags().Changed("expires") && expires <= 0: // never to be taken for one that holds for ever
+			return terminal.Usagef("expires: %s is over at once; give how long it holds, such as 24h, or leave it out", expires)
+		}
 		secret, err := drawSecret()
 		if err != nil {
 			return err
@@ -139,11 +147,9 @@ no certificate.`,
 	cmd.Flags().StringVar(&label, "label", "", "what it is for, for people")
 	cmd.Flags().StringVar(&environment, "environment", "", "`name` of the environment whose rulesets its holder gets and puts, for SDKs of Edictum; any if empty, and production where none is named")
 	cmd.Flags().StringVar(&id, "id", "", "its id, 4 to 32 small letters and digits; drawn if empty")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds; for ever if 0, and a join token 10 minutes")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it holds, such as 24h; for ever if not given, and a join token 10 minutes")
 	cmd.Flags().BoolVar(&join, "join", false, "make a join token, by which one node becomes a member")
 	cmd.Flags().StringVar(&node, "node", "", "`name` of the only node that may use the join token; the first that does if empty")
-	cmd.MarkFlagsOneRequired("role", "join")
-	cmd.MarkFlagsMutuallyExclusive("role", "join")
 	return cmd
 }
 
@@ -371,10 +377,17 @@ func Logout() *cobra.Command {
 		Short: "Forget the token of a login",
 		Args:  terminal.Arguments(0, 0),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
+		kept, err := remote.Login(c.Addr)
+		if err != nil {
+			return err
+		}
+		if kept == "" {
+			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
+		}
 		if _, err := remote.Remember(c.Addr, ""); err != nil {
 			return err
 		}
-		return terminal.Say(cmd.OutOrStdout(), "no token is kept for %s; it holds until it is revoked", c.Addr)
+		return terminal.Say(cmd.OutOrStdout(), "the token for %s is kept no more; it holds until it is revoked", c.Addr)
 	})
 }
 
@@ -446,11 +459,20 @@ func quotaPutCommand() *cobra.Command {
 
 func quotaGetCommand() *cobra.Command {
 	return config.Leaf(&cobra.Command{
-		Use:   "get",
+		Use:   "get [NAMESPACE]",
 		Short: "Show the quotas of a namespace, and what of them is used",
-		Args:  terminal.Arguments(0, 0),
-	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, _ []string) error {
-		ns, err := namespaceOf(cmd.Context(), c)
+		Args:  terminal.Arguments(0, 1),
+	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
+		var ns string
+		var err error
+		switch {
+		case len(args) == 0:
+			ns, err = namespaceOf(cmd.Context(), c)
+		case c.Given("namespace") && c.Namespace != args[0]:
+			err = terminal.Usagef("namespace: is %q, and %q is asked for; name one of them", c.Namespace, args[0])
+		default:
+			ns = args[0]
+		}
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/govnode/cmd/govnode/internal/config"
+	"example.com/govnode/cmd/govnode/internal/terminal"
 )
 
 // The token that commands show: the one that is set, else the one of the last login at
@@ -19,7 +20,7 @@ import (
 func Token(c *config.Config) (string, error) {
 	switch {
 	case c.Token != "" && c.TokenFile != "":
-		return "", errors.New("token: stands beside --token-file; give one of the two")
+		return "", terminal.Usagef("token: stands beside --token-file; give one of the two")
 	case c.Token != "":
 		return c.Token, nil
 	case c.TokenFile != "":
@@ -27,29 +28,35 @@ func Token(c *config.Config) (string, error) {
 	case c.Socket != "":
 		return "", nil // who may open it is known
 	}
+	return Login(c.Addr)
+}
+
+// Login is the token of the last login at an address, as it is given with --addr; empty
+// if there is none.
+func Login(addr string) (string, error) {
 	tokens, err := logins()
 	if err != nil {
 		return "", err
 	}
-	return tokens[c.Addr], nil
+	return tokens[addr], nil
 }
 
 // readToken reads the file of a setting.
 func readToken(flag, file string) (string, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
+		return "", terminal.Usagef("%s: %w", flag, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("%s: others than you may read %s; run chmod 600 %s, and make another token if somebody may have done so", flag, file, file)
+		return "", terminal.Usagef("%s: others than you may read %s; run chmod 600 %s, and make another token if somebody may have done so", flag, file, file)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
+		return "", terminal.Usagef("%s: %w", flag, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("%s: %s has to hold one token and nothing else", flag, file)
+		return "", terminal.Usagef("%s: %s has to hold one token and nothing else", flag, file)
 	}
 	return token, nil
 }
@@ -78,7 +85,7 @@ func logins() (map[string]string, error) {
 		err = yaml.Unmarshal(text, &tokens)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("login: %s cannot be read: %w; mend it, or remove it and log in again", file, err)
+		return nil, terminal.Usagef("login: %s cannot be read: %w; mend it, or remove it and log in again", file, err)
 	}
 	return tokens, nil
 }

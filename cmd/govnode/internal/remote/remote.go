@@ -132,6 +132,9 @@ func Addresses(c *config.Config) []string {
 
 // NewClient makes what reaches nodes in the namespace that is asked for.
 func NewClient(c *config.Config) (*http.Client, error) {
+	if _, err := Token(c); err != nil {
+		return nil, err // before a node is asked: it has nothing to do with this
+	}
 	certificates, err := pki.Load(pki.Options{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA})
 	if err != nil {
 		return nil, terminal.Unusable(fmt.Errorf("tls-cert, tls-key, tls-ca: %w", err))

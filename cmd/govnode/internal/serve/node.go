@@ -167,6 +167,8 @@ func (n *node) beside(c *config.Config, log *slog.Logger) (*beside, error) {
 	if l != nil {
 		b.serve(newLocalServer(n.server.Handler(), log), l)
 		log.Info("the local socket is open to this user", "socket", l.Addr().String())
+	} else if c.Auth == config.AuthTokens {
+		log.Warn("this node has no local socket, so the first token cannot be made here: give it --data or --socket")
 	}
 	if c.AdminListen != "" {
 		l, err := net.Listen("tcp", c.AdminListen)

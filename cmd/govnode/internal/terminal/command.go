@@ -41,16 +41,19 @@ func Group(use, short string, children ...*cobra.Command) *cobra.Command {
 		Use:   use,
 		Short: short,
 		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			names := subcommands(cmd)
-			if len(args) > 0 {
-				return Usagef("%s has no command %q%s: it has %s", cmd.CommandPath(), args[0], nearest.Hint(args[0], "", names), strings.Join(names, ", "))
-			}
-			return Usagef("%s: say which command: %s", cmd.CommandPath(), strings.Join(names, ", "))
-		},
+		RunE:  noSubcommand,
 	}
 	cmd.AddCommand(children...)
 	return cmd
+}
+
+// noSubcommand says of a command that only holds others which it has.
+func noSubcommand(cmd *cobra.Command, args []string) error {
+	names := subcommands(cmd)
+	if len(args) > 0 {
+		return Usagef("%s has no command %q%s: it has %s", cmd.CommandPath(), args[0], nearest.Hint(args[0], "", names), strings.Join(names, ", "))
+	}
+	return Usagef("%s: say which command: %s", cmd.CommandPath(), strings.Join(names, ", "))
 }
 
 // subcommands are the names below a command that its help tells of.
@@ -65,6 +68,9 @@ func subcommands(cmd *cobra.Command) (names []string) {
 
 // FlagError is an error about a flag with what to do about it.
 func FlagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); cmd.HasParent() && cmd.HasAvailableSubCommands() && len(args) > 0 {
+		return noSubcommand(cmd, args) // the flag is that of a command that there is not
+	}
 	hint := ""
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		var names []string
