@@ -307,7 +307,9 @@ func (s *State) staleAccess(c Command, r *Result) bool {
 }
 
 // changeAccess raises the epoch of a namespace with a change of its record. A change
-// that reports false changes nothing.
+// that reports false changes nothing. The epochs of a record that is made anew are those
+// of its generation: where what was before is lost, nodes still know principals by the
+// epochs that were.
 func (s *State) changeAccess(ns string, change func(x *Access) bool) bool {
 	k := ref{KindAccess, ns, ""}
 	var next Access
@@ -317,7 +319,7 @@ func (s *State) changeAccess(ns string, change func(x *Access) bool) bool {
 	if !change(&next) {
 		return false
 	}
-	next.Epoch++
+	next.Epoch = max(next.Epoch, uint64(s.generation)<<32) + 1
 	s.write(k, &next)
 	return true
 }

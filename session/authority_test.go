@@ -139,6 +139,24 @@ func TestRestoreKeepsAccess(t *testing.T) {
 	require.Greater(t, y.Epoch, uint64(1)<<32)
 }
 
+// A record that is lost and made anew, as over a Redis that was emptied, comes to no epoch
+// that it has had: nodes know tokens by them that are not there any more.
+func TestNoEpochComesBackWithALoss(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{putToken("t")})
+	was := session.EpochOf(s.Get(session.AccessKey(ns)))
+	s.ApplyAll(0, []session.Command{&session.Restore{}})
+	restored := session.EpochOf(s.Get(session.AccessKey(ns)))
+	require.Greater(t, restored, was)
+
+	anew := session.New()
+	anew.SetClock(0, s.Generation()+1)
+	anew.ApplyAll(0, []session.Command{putToken("u")})
+	require.Greater(t, session.EpochOf(anew.Get(session.AccessKey(ns))), restored)
+	anew.ApplyAll(0, []session.Command{&session.RevokeToken{NS: ns, By: session.Maker{Client: "op"}, ID: "u"}})
+	require.Equal(t, uint64(2)<<32+2, session.EpochOf(anew.Get(session.AccessKey(ns))))
+}
+
 // The first node that uses a token has it: it may say so again, and no other may, also
 // where the token was made for it alone. What has run out, or is not there, is nobody's.
 func TestTokensAreUsedByOneNode(t *testing.T) {

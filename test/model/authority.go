@@ -26,6 +26,9 @@ func (s *space) mayDo() *access {
 	return s.access
 }
 
+// raise begins another epoch, above all of the generations before.
+func (s *space) raise() { s.access.epoch = max(s.access.epoch, s.Generation<<32) + 1 }
+
 // judgedNow reports whether a command was judged by what holds now.
 func (m *Model) judgedNow(c session.Command) bool {
 	a := c.Authority()
@@ -59,7 +62,8 @@ func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
 	}
 	left[c.Token.ID] = c.Token
 	x = s.mayDo()
-	x.tokens, x.epoch = left, x.epoch+1
+	x.tokens = left
+	s.raise()
 	return true
 }
 
@@ -67,7 +71,7 @@ func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
 	if s.access != nil {
 		if _, there := s.access.tokens[c.ID]; there {
 			delete(s.access.tokens, c.ID)
-			s.access.epoch++
+			s.raise()
 			r.Value = 1
 		}
 	}
@@ -94,7 +98,7 @@ func (s *space) useToken(c *session.UseToken, r *session.Result) bool {
 	if t.Used == 0 {
 		t.Used = c.At
 		s.access.tokens[c.ID] = t
-		s.access.epoch++
+		s.raise()
 		r.Value = 1
 	}
 	return true
@@ -112,7 +116,7 @@ func (s *space) deny(c *session.Deny, r *session.Result) bool {
 	}
 	x := s.mayDo()
 	x.denied[c.Denied.Subject] = c.Denied
-	x.epoch++
+	s.raise()
 	return true
 }
 
@@ -120,7 +124,7 @@ func (s *space) allow(c *session.Allow, r *session.Result) bool {
 	if s.access != nil {
 		if _, there := s.access.denied[c.Subject]; there {
 			delete(s.access.denied, c.Subject)
-			s.access.epoch++
+			s.raise()
 			r.Value = 1
 		}
 	}
@@ -133,7 +137,7 @@ func (s *space) putQuotas(c *session.PutQuotas) bool {
 	}
 	x := s.mayDo()
 	x.quotas = c.Quotas
-	x.epoch++
+	s.raise()
 	return true
 }
 
