@@ -339,13 +339,31 @@ func (s *State) putToken(c *PutToken, r *Result) {
 		case there:
 			r.Code, x.Tokens = IDReused, old
 			return false
-		case len(x.Tokens) >= MaxTokens:
+		case len(x.Tokens) >= MaxTokens || x.weight()+c.Token.weight() > MaxTokenBytes:
 			r.Code, r.Limit, x.Tokens = TooManyTokens, MaxTokens, old
 			return false
 		}
 		x.Tokens = slices.Insert(x.Tokens, i, c.Token)
 		return true
 	})
+}
+
+// weight is how many bytes the tokens take in the record, and not less.
+func (x *Access) weight() (sum int) {
+	for i := range x.Tokens {
+		sum += x.Tokens[i].weight()
+	}
+	return sum
+}
+
+func (t *Token) weight() int {
+	sum := 128 + len(t.ID) + len(t.By) + len(t.Label) + len(t.Environment) + len(t.Node)
+	for _, all := range [][]string{t.Agents, t.Policies} {
+		for _, p := range all {
+			sum += 4 + len(p)
+		}
+	}
+	return sum
 }
 
 func (s *State) revokeToken(c *RevokeToken, r *Result) {

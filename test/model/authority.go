@@ -56,7 +56,11 @@ func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
 		r.Code = session.IDReused
 		return false
 	}
-	if len(left) >= 4096 {
+	bytes := weightOf(c.Token)
+	for _, t := range left {
+		bytes += weightOf(t)
+	}
+	if len(left) >= 4096 || bytes > 4<<20 {
 		r.Code, r.Limit = session.TooManyTokens, 4096
 		return false
 	}
@@ -65,6 +69,15 @@ func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
 	x.tokens = left
 	s.raise()
 	return true
+}
+
+// weightOf is what a token counts for of the room that all tokens of a namespace have.
+func weightOf(t session.Token) int {
+	n := 128 + len(t.ID) + len(t.By) + len(t.Label) + len(t.Environment) + len(t.Node)
+	for _, p := range slices.Concat(t.Agents, t.Policies) {
+		n += 4 + len(p)
+	}
+	return n
 }
 
 func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
