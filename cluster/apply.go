@@ -96,7 +96,6 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 		for i := range b.commands {
 			a := &answers[b.at[i]]
 			*a = tried[i]
-			a.Again = b.maybe[i] != nil
 			if final, maybe := settle(&b.commands[i], b.maybe[i], a); !final {
 				again.add(b.commands[i], b.at[i])
 				again.maybe[len(again.maybe)-1] = maybe
@@ -114,6 +113,9 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
 	switch a.Outcome {
 	case storage.Applied:
+		if maybe != nil {
+			a.Resent(maybe)
+		}
 		return true, nil
 	case storage.Unknown:
 		return !session.Repeatable(p.cmd) && !seeded.On(seeded.RelayTwice), a.Err

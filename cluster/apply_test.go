@@ -49,6 +49,16 @@ func TestWhatMayHaveBeenAppliedStaysUnknown(t *testing.T) {
 	}
 	follow(nil, nil, false)
 
+	// Who may do what is looked at before the id is: that it has changed since says nothing
+	// about the first time.
+	for name, maybe := range map[string]error{"first": nil, "again": lost} {
+		a := storage.Done(session.Result{Code: session.StaleAccess}, 7)
+		final, _ := settle(&pending{cmd: increment("r")}, maybe, &a)
+		require.True(t, final)
+		require.Equal(t, maybe != nil, a.Outcome == storage.Unknown, name)
+		require.ErrorIs(t, a.Err, maybe)
+	}
+
 	a := storage.Lost(lost)
 	final, _ := settle(&pending{cmd: increment("")}, nil, &a)
 	require.True(t, final, "what nobody would know again is not sent again")

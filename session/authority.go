@@ -309,7 +309,9 @@ func (s *State) staleAccess(c Command, r *Result) bool {
 }
 
 // changeAccess raises the epoch of a namespace with a change of its record. A change
-// that reports false changes nothing.
+// that reports false changes nothing. The epochs of a record that is made anew are those
+// of its generation: where what was before is lost, nodes still know principals by the
+// epochs that were.
 func (s *State) changeAccess(ns string, change func(x *Access) bool) bool {
 	k := ref{KindAccess, ns, ""}
 	var next Access
@@ -319,7 +321,7 @@ func (s *State) changeAccess(ns string, change func(x *Access) bool) bool {
 	if !change(&next) {
 		return false
 	}
-	next.Epoch++
+	next.Epoch = max(next.Epoch, uint64(s.generation)<<32) + 1
 	s.write(k, &next)
 	return true
 }
@@ -339,13 +341,31 @@ func (s *State) putToken(c *PutToken, r *Result) {
 		case there:
 			r.Code, x.Tokens = IDReused, old
 			return false
-		case len(x.Tokens) >= MaxTokens:
+		case len(x.Tokens) >= MaxTokens || x.weight()+c.Token.weight() > MaxTokenBytes:
 			r.Code, r.Limit, x.Tokens = TooManyTokens, MaxTokens, old
 			return false
 		}
 		x.Tokens = slices.Insert(x.Tokens, i, c.Token)
 		return true
 	})
+}
+
+// weight is how many bytes the tokens take in the record, and not less.
+func (x *Access) weight() (sum int) {
+	for i := range x.Tokens {
+		sum += x.Tokens[i].weight()
+	}
+	return sum
+}
+
+func (t *Token) weight() int {
+	sum := 128 + len(t.ID) + len(t.By) + len(t.Label) + len(t.Environment) + len(t.Node)
+	for _, all := range [][]string{t.Agents, t.Policies} {
+		for _, p := range all {
+			sum += 4 + len(p)
+		}
+	}
+	return sum
 }
 
 func (s *State) revokeToken(c *RevokeToken, r *Result) {

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -117,6 +118,45 @@ func TestTokensThatExpired(t *testing.T) {
 	require.EqualValues(t, session.MaxTokens+1, x.Epoch)
 }
 
+// Whatever the tokens and denied subjects of a namespace are, a snapshot has room for them:
+// else those of one namespace keep a cluster from saving its state.
+func TestASnapshotHasRoomForAnyAccess(t *testing.T) {
+	s := session.New()
+	do := func(c session.Command) session.Code {
+		require.NoError(t, session.Validate(c))
+		return s.ApplyAll(0, []session.Command{c})[0].Code
+	}
+	long := func(n, i int) string { return fmt.Sprintf("%0*d", n, i) }
+	patterns := make([]string, session.MaxPatterns)
+	for i := range patterns {
+		patterns[i] = long(session.MaxID, i)
+	}
+	full, n := session.Done, 0
+	for ; full == session.Done && n < session.MaxTokens; n++ {
+		c := putToken(long(session.MaxID, n))
+		c.Token.By, c.Token.Label = long(session.MaxSubject, 0), long(session.MaxReason, 0)
+		c.Token.Agents, c.Token.Policies = patterns, patterns
+		full = do(c)
+	}
+	require.Equal(t, session.TooManyTokens, full, "after %d", n)
+	for i := range session.MaxDenied {
+		require.Equal(t, session.Done, do(&session.Deny{NS: ns, By: session.Maker{Client: "op"}, Denied: session.DeniedSubject{Subject: long(session.MaxSubject, i), Reason: long(session.MaxReason, 0), At: 1}}))
+	}
+	var b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&b, s.Snapshot()))
+	again, err := session.ReadSnapshot(&b)
+	require.NoError(t, err)
+	require.Equal(t, s.Get(session.AccessKey(ns)), again.Get(session.AccessKey(ns)))
+	require.Less(t, len(session.EncodeRecord(s.Get(session.AccessKey(ns)))), 7<<20, "it may come behind a chunk that is nearly full")
+
+	// Small ones are as many as ever.
+	for i := range session.MaxTokens {
+		c := putToken(fmt.Sprint(i))
+		c.NS, c.Token.Agents = "small", []string{"bot-*", "worker-*"}
+		require.Equal(t, session.Done, do(c))
+	}
+}
+
 // No epoch comes back with a restore, and who was kept out since stays out.
 func TestRestoreKeepsAccess(t *testing.T) {
 	s := session.New()
@@ -137,6 +177,24 @@ func TestRestoreKeepsAccess(t *testing.T) {
 	y := restored.Get(session.AccessKey("elsewhere")).(*session.Access)
 	require.NotNil(t, y.FindToken("t"))
 	require.Greater(t, y.Epoch, uint64(1)<<32)
+}
+
+// A record that is lost and made anew, as over a Redis that was emptied, comes to no epoch
+// that it has had: nodes know tokens by them that are not there any more.
+func TestNoEpochComesBackWithALoss(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{putToken("t")})
+	was := session.EpochOf(s.Get(session.AccessKey(ns)))
+	s.ApplyAll(0, []session.Command{&session.Restore{}})
+	restored := session.EpochOf(s.Get(session.AccessKey(ns)))
+	require.Greater(t, restored, was)
+
+	anew := session.New()
+	anew.SetClock(0, s.Generation()+1)
+	anew.ApplyAll(0, []session.Command{putToken("u")})
+	require.Greater(t, session.EpochOf(anew.Get(session.AccessKey(ns))), restored)
+	anew.ApplyAll(0, []session.Command{&session.RevokeToken{NS: ns, By: session.Maker{Client: "op"}, ID: "u"}})
+	require.Equal(t, uint64(2)<<32+2, session.EpochOf(anew.Get(session.AccessKey(ns))))
 }
 
 // The first node that uses a token has it: it may say so again, and no other may, also

@@ -31,8 +31,8 @@ const (
 	// chunkFull is the length from which a chunk is closed.
 	chunkFull = 1 << 20
 	// maxFrame is the longest payload that is read or written. The largest
-	// record, a pool with all its leases and a full queue of the longest names,
-	// has less than 5 MiB, and may come on top of a chunk that is nearly full.
+	// record, who may do what with all tokens and denied subjects of the longest
+	// names, has less than 7 MiB, and may come on top of a chunk that is nearly full.
 	maxFrame = 8 << 20
 )
 

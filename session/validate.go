@@ -76,11 +76,13 @@ const (
 
 	// MaxTokens and MaxDenied are how many tokens and denied subjects a namespace
 	// has, MaxPatterns how many agents or policies one token names, and MaxSubject
-	// how long the name of a principal is.
-	MaxTokens   = 4096
-	MaxDenied   = 4096
-	MaxPatterns = 64
-	MaxSubject  = 256
+	// how long the name of a principal is. MaxTokenBytes is what all tokens of a
+	// namespace take: they are one record, for which a snapshot must have room.
+	MaxTokens     = 4096
+	MaxDenied     = 4096
+	MaxPatterns   = 64
+	MaxTokenBytes = 4 << 20
+	MaxSubject    = 256
 	// MaxQuota is the highest quota of any kind.
 	MaxQuota     = 1 << 50
 	maxUnixMilli = 1<<48 - 1

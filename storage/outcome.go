@@ -45,6 +45,16 @@ type Answer struct {
 	Again bool
 }
 
+// Resent notes of the answer to a command that the store had sent it before, and why it
+// did not learn what became of that. Who may do what is looked at before the id of a
+// command is: that this has changed meanwhile says nothing about the first time.
+func (a *Answer) Resent(why error) {
+	a.Again = true
+	if a.Outcome == Applied && a.Result.Code == session.StaleAccess {
+		*a = Lost(why)
+	}
+}
+
 // Done is the answer to a command that was applied.
 func Done(r session.Result, index uint64) Answer {
 	return Answer{Outcome: Applied, Result: r, Index: index}

@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"sync"
@@ -395,6 +397,14 @@ func TestAgentsDoNotWriteWhereTheyStand(t *testing.T) {
 	// Nor does it ask in the place of a node, so that the node finds its id taken.
 	_, err := bot.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{AgentId: "bot-1", Tool: "t", Client: "workflow", RequestId: "stage-0"})
 	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, "client")
+	// Nor by something else that it asks for under that id, which it can work out.
+	sum := sha256.Sum256([]byte("other\x00p\x00review\x00" + session.Absent))
+	id := "stage-" + hex.EncodeToString(sum[:16])
+	_, err = bot.counters.Increment(t.Context(), &v1.IncrementRequest{Key: "k", Client: "workflow", RequestId: id})
+	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, "client")
+	_, err = bot.slots.AcquireSlot(t.Context(), &v1.AcquireSlotRequest{Pool: "k", Client: "workflow", SlotId: id})
+	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, "client")
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, ships(t, all, "other", "c1"))
 	got, err := bot.counters.Get(t.Context(), &v1.GetRequest{Key: "s:s:workflow:p:state"})
 	require.NoError(t, err)
 	require.Contains(t, got.Value, `"active_stage":"review"`)

@@ -77,7 +77,7 @@ var mayImport = map[string][]string{
 	"internal/server/waiting":              {"internal/server/fault", "session", "storage"},
 	"internal/server/gate":                 {"internal/server/fault", "proto/govnode/v1", "engine"},
 	"internal/server/members":              {"internal/server/fault", "session", "storage"},
-	"internal/server/flows":                {"internal/server/approvals", "internal/server/fault", "internal/server/input", "internal/server/order", "session", "session/approval", "storage", "engine", "engine/value", "proto/govnode/v1"},
+	"internal/server/flows":                {"internal/server/fault", "internal/server/input", "internal/server/order", "session", "session/approval", "storage", "engine", "engine/value", "proto/govnode/v1"},
 	"internal/server/words":                {"internal/server/input", "session", "session/approval", "engine", "engine/value", "proto/govnode/v1"},
 	"internal/server/record":               {"internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/members", "internal/server/words", "session", "engine", "engine/value", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"internal/nearest":                     {},

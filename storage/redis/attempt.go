@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"example.com/govnode/session"
@@ -207,7 +206,7 @@ func (x *round) dropUnrepeatable() {
 			b.open, b.doubtful = false, true
 			left = append(left, b)
 		} else {
-			b.fail(storage.Lost(errors.New("the connection broke, and others have changed the records since")))
+			b.fail(storage.Lost(errDoubtful))
 		}
 	}
 	clear(x.batches[len(left):])

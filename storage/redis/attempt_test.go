@@ -359,3 +359,20 @@ func TestRedisDamageAfterAnAttemptOfWhichNothingTells(t *testing.T) {
 	require.Equal(t, storage.Unknown, b.answers[1].Outcome, "it was applied: %v", b.answers[1].Err)
 	require.EqualValues(t, 3, counted(t, other), "each had its effect once")
 }
+
+// A command that was in an attempt of which nobody will ever know is answered as one that
+// may have been applied where only who may do what was looked at: that is looked at before
+// its id is.
+func TestWhatIsInDoubtIsNotDenied(t *testing.T) {
+	for _, doubtful := range []bool{false, true} {
+		for _, code := range []session.Code{session.Done, session.StaleAccess} {
+			b := &batch{doubtful: doubtful, answers: make([]storage.Answer, 1), done: make(chan struct{})}
+			b.finish([]session.Result{{Code: code}})
+			a := b.answers[0]
+			require.Equal(t, doubtful && code == session.StaleAccess, a.Outcome == storage.Unknown, "%v %v", doubtful, code)
+			if a.Outcome == storage.Applied {
+				require.Equal(t, doubtful, a.Again, "its audit has to say so")
+			}
+		}
+	}
+}

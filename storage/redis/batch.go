@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,9 @@ func (b *batch) repeatable() bool {
 	return true
 }
 
+// errDoubtful is why nobody will ever know what became of an attempt.
+var errDoubtful = errors.New("the connection broke, and others have changed the records since")
+
 // fail gives all commands an answer without a result; where they may have been
 // applied that is unknown.
 func (b *batch) fail(a storage.Answer) {
@@ -132,6 +136,9 @@ func (b *batch) fail(a storage.Answer) {
 func (b *batch) finish(results []session.Result) {
 	for i := range b.answers {
 		b.answers[i] = storage.Done(results[i], 0)
+		if b.doubtful {
+			b.answers[i].Resent(errDoubtful)
+		}
 	}
 	b.end()
 }

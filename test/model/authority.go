@@ -26,6 +26,9 @@ func (s *space) mayDo() *access {
 	return s.access
 }
 
+// raise begins another epoch, above all of the generations before.
+func (s *space) raise() { s.access.epoch = max(s.access.epoch, s.Generation<<32) + 1 }
+
 // judgedNow reports whether a command was judged by what holds now.
 func (m *Model) judgedNow(c session.Command) bool {
 	a := c.Authority()
@@ -53,14 +56,28 @@ func (s *space) putToken(c *session.PutToken, r *session.Result) bool {
 		r.Code = session.IDReused
 		return false
 	}
-	if len(left) >= 4096 {
+	bytes := weightOf(c.Token)
+	for _, t := range left {
+		bytes += weightOf(t)
+	}
+	if len(left) >= 4096 || bytes > 4<<20 {
 		r.Code, r.Limit = session.TooManyTokens, 4096
 		return false
 	}
 	left[c.Token.ID] = c.Token
 	x = s.mayDo()
-	x.tokens, x.epoch = left, x.epoch+1
+	x.tokens = left
+	s.raise()
 	return true
+}
+
+// weightOf is what a token counts for of the room that all tokens of a namespace have.
+func weightOf(t session.Token) int {
+	n := 128 + len(t.ID) + len(t.By) + len(t.Label) + len(t.Environment) + len(t.Node)
+	for _, p := range slices.Concat(t.Agents, t.Policies) {
+		n += 4 + len(p)
+	}
+	return n
 }
 
 func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
@@ -74,7 +91,7 @@ func (s *space) revokeToken(c *session.RevokeToken, r *session.Result) bool {
 		}
 	}
 	if r.Value > 0 {
-		s.access.epoch++
+		s.raise()
 	}
 	return true
 }
@@ -99,7 +116,7 @@ func (s *space) useToken(c *session.UseToken, r *session.Result) bool {
 	if t.Used == 0 {
 		t.Used = c.At
 		s.access.tokens[c.ID] = t
-		s.access.epoch++
+		s.raise()
 		r.Value = 1
 	}
 	return true
@@ -117,7 +134,7 @@ func (s *space) deny(c *session.Deny, r *session.Result) bool {
 	}
 	x := s.mayDo()
 	x.denied[c.Denied.Subject] = c.Denied
-	x.epoch++
+	s.raise()
 	return true
 }
 
@@ -125,7 +142,7 @@ func (s *space) allow(c *session.Allow, r *session.Result) bool {
 	if s.access != nil {
 		if _, there := s.access.denied[c.Subject]; there {
 			delete(s.access.denied, c.Subject)
-			s.access.epoch++
+			s.raise()
 			r.Value = 1
 		}
 	}
@@ -138,7 +155,7 @@ func (s *space) putQuotas(c *session.PutQuotas) bool {
 	}
 	x := s.mayDo()
 	x.quotas = c.Quotas
-	x.epoch++
+	s.raise()
 	return true
 }
 

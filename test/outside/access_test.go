@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,6 +165,52 @@ func TestRevokedInFlight(t *testing.T) {
 			require.Equal(t, admitted, next.Outcome)
 		})
 	}
+}
+
+// The leader is paused with requests under way, their token is revoked at another node, and
+// the leader goes on: what was put in order before the revocation is there, and nobody is
+// told that it is not. Who is told that nobody knows him has changed nothing.
+func TestRevokedUnderAPausedLeader(t *testing.T) {
+	c, socket := serveAsking(t, "raft")
+	nodes := c.list()
+	var took, unsure atomic.Int64
+	for round := range 4 {
+		worker := c.makeToken(socket, "default", "agent")
+		leads, others := c.leader()
+		var all sync.WaitGroup
+		before := took.Load()
+		for i := range 30 {
+			all.Go(func() {
+				for n := range 100_000 {
+					code, err := c.tryAs(worker, nodes[i%3], "CounterService/Increment", object{"key": "k", "amount": "1", "requestId": fmt.Sprintf("%d.%d.%d", round, i, n)}, nil)
+					switch {
+					case err == nil:
+						took.Add(1)
+					case code == http.StatusUnauthorized:
+						return
+					default:
+						unsure.Add(1)
+					}
+				}
+			})
+		}
+		c.await("all are at work", func() bool { return took.Load() > before+50 })
+		require.NoError(t, syscall.Kill(leads.pid, syscall.SIGSTOP))
+		c.await("the others revoke it", func() bool {
+			_, err := c.try(others[0], "AccessService/RevokeToken", object{"tokenId": tokenID(worker), "requestId": fmt.Sprint("revoke", round)}, nil)
+			return err == nil
+		})
+		require.NoError(t, syscall.Kill(leads.pid, syscall.SIGCONT))
+		all.Wait()
+	}
+	var got struct{ Value string }
+	c.post(nodes[0], "CounterService/Get", object{"key": "k"}, &got)
+	var sum int64
+	_, err := fmt.Sscan(got.Value, &sum)
+	require.NoError(t, err)
+	t.Logf("%d were applied; %d were answered so, and of %d nobody knew", sum, took.Load(), unsure.Load())
+	require.GreaterOrEqual(t, sum, took.Load())
+	require.LessOrEqual(t, sum, took.Load()+unsure.Load())
 }
 
 // A session with a secret is created while the leader is killed: sent again it is one

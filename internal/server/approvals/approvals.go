@@ -47,23 +47,16 @@ type Service struct {
 	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
 }
 
-// Nodes is the client under which nodes ask by themselves. Their ids follow from what they
-// ask about, so that all ask once: nobody else may ask under them before.
-const Nodes = "workflow"
-
 type byNode struct{}
 
-// ByNode is the context of a request that a node makes by itself.
+// ByNode is the context of a request that a node makes by itself, as input.Nodes.
 func ByNode(ctx context.Context) context.Context { return context.WithValue(ctx, byNode{}, true) }
 
 // Request asks for an approval without a call.
 func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
-	f := &input.Fields{}
+	f := &input.Fields{ByNode: ctx.Value(byNode{}) != nil}
 	f.ID("agentId", req.AgentId)
 	f.Tool("tool", req.Tool)
-	if req.Client == Nodes && ctx.Value(byNode{}) == nil {
-		f.Refuse("client", "%q is for what nodes ask by themselves; give another name", Nodes)
-	}
 	arguments := f.Mapping("arguments", req.Arguments, req.ArgumentsJson)
 	refuseArguments(f, arguments, req.Arguments)
 	f.Text("message", req.Message, input.Caps.Message)

@@ -232,7 +232,7 @@ var failings = map[session.Code]failing{
 	session.StaleSession:      {connect.CodeUnavailable, ReasonNotApplied, "the session kept being opened anew; nothing was done, send it again with the same id"},
 	session.StaleAccess:       {connect.CodeUnavailable, ReasonNotApplied, "who may do what kept changing; nothing was done, send it again with the same id"},
 	session.TokenTaken:        {connect.CodePermissionDenied, ReasonTokenTaken, "the token lets one node join, and that is another one; ask an operator for a token for this node"},
-	session.TooManyTokens:     {connect.CodeResourceExhausted, ReasonTooManyTokens, "the namespace has as many tokens, or denied subjects, as it may, which is " + strconv.Itoa(session.MaxTokens) + "; revoke some first"},
+	session.TooManyTokens:     {connect.CodeResourceExhausted, ReasonTooManyTokens, "the namespace has as many tokens, or denied subjects, as it may, which is " + strconv.Itoa(session.MaxTokens) + ", or its tokens name more agents and policies than it has room for; revoke some first"},
 	session.AlreadyVoted:      {connect.CodeFailedPrecondition, ReasonAlreadyVoted, "the approver has voted the other way; one vote each counts"},
 	session.AlreadyDecided:    {connect.CodeFailedPrecondition, ReasonAlreadyDecided, "the approval is not pending any more; look at it with Get"},
 	session.SelfApproval:      {connect.CodeFailedPrecondition, ReasonSelfApproval, "the agent that asks cannot decide, nor who is known by what it asked with; let somebody else do it"},

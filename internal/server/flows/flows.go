@@ -13,7 +13,6 @@ import (
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
-	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -31,7 +30,7 @@ const (
 	// rounds bounds how often a change is tried that others come before.
 	rounds = 64
 	// client is who sets states and asks about stages.
-	client = approvals.Nodes
+	client = input.Nodes
 	// longest is behind what no request is on its way any more.
 	longest = time.Hour
 )

@@ -31,8 +31,15 @@ type Fields struct {
 	outer *Fields // of the message in which the one that is checked stands; nil at the outermost
 	name  string  // there
 	item  int     // its place in a list from 1 on; 0 where it is in none
-	Err   error
+	// ByNode says that a node asks by itself, under its own client.
+	ByNode bool
+	Err    error
 }
+
+// Nodes is the client under which nodes ask by themselves. Their ids follow from what they
+// ask about, so that all ask once: under whatever method anybody else used them before, a
+// node would find its id taken.
+const Nodes = "workflow"
 
 // Path names a field from the outermost message on, such as
 // operations[3].begin.tool. It is made only when something is wrong.
@@ -106,7 +113,12 @@ func (f *Fields) OptionalID(field, id string) {
 }
 
 // Client checks who asks, and returns default where nobody says.
-func (f *Fields) Client(id string) string { return f.ClientNamed("client", id) }
+func (f *Fields) Client(id string) string {
+	if id == Nodes && !f.ByNode {
+		f.Refuse("client", "%q is for what nodes ask by themselves; give another name", Nodes)
+	}
+	return f.ClientNamed("client", id)
+}
 
 // ClientNamed is Client under another name of the field.
 func (f *Fields) ClientNamed(field, id string) string {

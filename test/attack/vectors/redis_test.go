@@ -305,6 +305,13 @@ func lost(t *testing.T, s *secured, lose func()) {
 	for i := range s.Nodes {
 		require.Equal(t, "not_found", s.notAdmitted(t, i, s.admin, "lost").Code())
 	}
+	for range 4 { // as many tokens as there were make nobody of before known again
+		fresh := s.token("default", "agent")
+		for i := range s.Nodes {
+			require.Eventually(t, func() bool { return s.notAdmitted(t, i, fresh, "lost").Code() == "not_found" }, 20*time.Second, 20*time.Millisecond)
+			require.Equal(t, "unauthenticated", s.notAdmitted(t, i, old, "lost").Code())
+		}
+	}
 	s.must(1, s.admin, "SlotService/PutPool", object{"pool": pool, "slots": 1, "requestId": "again" + pool})
 	next := take(2, "next")
 	require.Equal(t, admitted, next.Object()["outcome"], next)

@@ -79,6 +79,12 @@ var _ server.Reopener = (*auditFile)(nil)
 func (a *auditFile) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.regular && isRemoved(a.file) { // what is written to it is nowhere
+		if err := a.reopen(); err != nil {
+			return 0, err
+		}
+		a.failed = fmt.Errorf("%s was removed, and its lines are lost; it is written anew", a.path)
+	}
 	if a.torn { // lest the next line be lost with it
 		if _, err := a.file.Write([]byte{'\n'}); err != nil {
 			return 0, err
@@ -121,16 +127,21 @@ func (a *auditFile) flush() {
 
 // Reopen implements server.Reopener.
 func (a *auditFile) Reopen() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reopen()
+}
+
+// reopen is Reopen; a.mu is held.
+func (a *auditFile) reopen() error {
 	f, err := os.OpenFile(a.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot append to %s: %w", a.path, err)
 	}
 	torn := endsInLine(a.path)
 	info, err := f.Stat()
-	a.mu.Lock()
 	old := a.file
 	a.file, a.torn, a.regular = f, torn, err == nil && info.Mode().IsRegular()
-	a.mu.Unlock()
 	if old != nil {
 		go func() { // every line has been handed to the system already
 			_ = old.Sync()

@@ -3,6 +3,7 @@ package serve
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,4 +38,34 @@ func TestAuditThatIsNotFlushed(t *testing.T) {
 	_ = a.Close()
 	_, err = a.Write(nil)
 	require.ErrorIs(t, err, os.ErrClosed)
+}
+
+// A log that somebody removes while it is written to is begun anew, and whoever writes is
+// told once: else nobody would find what was acknowledged since. One that was renamed is
+// written to until it is opened anew.
+func TestAuditThatIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	w, done, err := newAudit(&config.Config{Audit: path}, io.Discard)
+	require.NoError(t, err)
+	write := func(line string) error {
+		n, err := w.Write([]byte(line + "\n"))
+		require.Equal(t, len(line)+1, n)
+		return err
+	}
+	holds := func(path, lines string) {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, lines, string(content))
+	}
+	require.NoError(t, write("first"))
+	require.NoError(t, os.Rename(path, path+".1"))
+	require.NoError(t, write("second"))
+	holds(path+".1", "first\nsecond\n")
+	require.NoFileExists(t, path)
+	require.NoError(t, os.Remove(path+".1"))
+	require.ErrorContains(t, write("third"), "was removed")
+	require.NoError(t, write("fourth"))
+	holds(path, "third\nfourth\n")
+	require.NoError(t, done())
 }

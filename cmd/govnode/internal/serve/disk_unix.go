@@ -2,7 +2,10 @@
 
 package serve
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 // freeOn returns what tells how much room there is on the disk of a folder, in bytes.
 func freeOn(folder string) func() (uint64, error) {
@@ -25,4 +28,14 @@ func openFiles() int {
 		return 0
 	}
 	return int(limit.Cur)
+}
+
+// isRemoved reports whether an open file has no name any more.
+func isRemoved(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	on, ok := info.Sys().(*syscall.Stat_t)
+	return ok && on.Nlink == 0
 }
