@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/client"
@@ -276,6 +277,83 @@ func TestCloseLeavesNothing(t *testing.T) {
 		require.Empty(t, got.GetOpenCalls())
 		require.EqualValues(t, 10, got.GetExecutions())
 		require.NoError(t, watcher.Close())
+	})
+}
+
+// Whatever the client asks about a call of a session with a secret has that secret: the
+// service knows no such session without.
+func TestSecretOfASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, stop := service(t)
+		defer stop()
+		var deaf atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": h}}
+		w.fault = while(&deaf, dropAnswer)
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.OnLost = func(l client.Loss) { t.Errorf("lost: %+v", l) }
+		})
+		watcher := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.Name = "watcher" })
+		prepare(t, c, 2)
+		s, err := c.CreateSession(t.Context(), client.Session{Agent: "x", Policy: "p", Secret: true})
+		require.NoError(t, err)
+		require.NotEmpty(t, s.Secret())
+		open := func() []*govnodev1.OpenCall {
+			got, err := watcher.Session(s.ID()).Read(t.Context())
+			require.NoError(t, err)
+			return got.GetOpenCalls()
+		}
+		gpu := []client.Want{{Pool: "gpu"}}
+		_, err = watcher.Session(s.ID()).Begin(t.Context(), client.Call{Tool: "t"})
+		var said *client.Error
+		require.ErrorAs(t, err, &said)
+		require.Equal(t, connect.CodeNotFound, said.Code, "nobody else's are admitted")
+
+		ended, err := s.Begin(t.Context(), client.Call{Tool: "t", Pools: gpu})
+		require.NoError(t, err)
+		left, err := watcher.SessionWith(s.ID(), s.Secret()).Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		kept, err := s.Begin(t.Context(), client.Call{Tool: "t", Pools: gpu})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Minute) // longer than a lease without renewal
+		for _, call := range []*client.OpenCall{ended, left, kept} {
+			require.Equal(t, client.Held, call.State())
+		}
+
+		// One that waits, and whose caller goes.
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() {
+			_, err := s.Begin(ctx, client.Call{Tool: "t", Pools: gpu, Wait: 5 * time.Minute})
+			gone <- err
+		}()
+		time.Sleep(time.Second)
+		require.Len(t, open(), 4)
+		cancel()
+		require.Error(t, <-gone)
+		time.Sleep(time.Second)
+		require.Len(t, open(), 3)
+
+		// One that was admitted, of which nobody has heard.
+		require.NoError(t, ended.End(t.Context(), client.Succeeded))
+		require.Len(t, open(), 2)
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		deaf.Store(true)
+		_, err = s.Begin(ctx, client.Call{Tool: "t", Pools: gpu, TTL: time.Hour})
+		cancel()
+		var unknown *client.Unknown
+		require.ErrorAs(t, err, &unknown)
+		deaf.Store(false)
+		time.Sleep(5 * time.Second)
+		require.Len(t, open(), 2, "it was given back")
+
+		require.NoError(t, c.Close())
+		require.Len(t, open(), 1, "that of another client")
+		require.NoError(t, watcher.Close())
+		reader := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.Name = "reader" })
+		got, err := reader.Session(s.ID()).Read(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, got.GetOpenCalls())
+		require.NoError(t, reader.Close())
 	})
 }
 

@@ -87,6 +87,48 @@ func TestReturnAndCharge(t *testing.T) {
 	require.Positive(t, p.InUse(), "sums do not run over")
 }
 
+// Whatever makes room at a rate, the head of its queue has it in the same step: nobody
+// looks at the rate again before the next of its slots returns by itself.
+func TestRoomAtARateIsHandedOn(t *testing.T) {
+	for name, room := range map[string]func(p *Pool, now time.Duration, spent, held uint64){
+		"a part comes back":       func(p *Pool, now time.Duration, spent, _ uint64) { p.Return(now, 0, spent, 3) },
+		"all comes back":          func(p *Pool, now time.Duration, spent, _ uint64) { p.Return(now, 0, spent, 7) },
+		"what is held comes back": func(p *Pool, now time.Duration, _, held uint64) { p.Release(now, held) },
+		"the limit is raised":     func(p *Pool, now time.Duration, _, _ uint64) { p.SetRate(now, 13, 10*sec) },
+		"the window is shorter":   func(p *Pool, now time.Duration, _, _ uint64) { p.SetRate(now, 10, sec) },
+		"it returns by itself":    func(p *Pool, _ time.Duration, _, _ uint64) { p.Settle(10 * sec) },
+		"who is before goes": func(p *Pool, now time.Duration, spent, _ uint64) {
+			heavy := ask("heavy", 60*sec)
+			heavy.Weight, heavy.Priority = 9, 1
+			how, _, position := p.Acquire(now, heavy)
+			require.Equal(t, Queued, how)
+			require.Equal(t, 1, position)
+			p.Return(now, 0, spent, 3)
+			require.False(t, p.Claimable("waiter"), "one who needs more is before him")
+			require.True(t, p.Cancel(now, "heavy"))
+		},
+	} {
+		p := newRate(10, 10*sec)
+		spent, ok := spend(p, 0, 7)
+		require.True(t, ok, name)
+		holder := ask("holder", 0)
+		holder.Weight = 3
+		how, held, _ := p.Acquire(0, holder)
+		require.Equal(t, Granted, how, name)
+		waiter := ask("waiter", 60*sec)
+		waiter.Weight = 3
+		how, _, _ = p.Acquire(2*sec, waiter)
+		require.Equal(t, Queued, how, name)
+		for at := 3 * sec; at < 9*sec; at += 3 * sec { // he keeps his place
+			require.True(t, p.Hear(at, "waiter"), name)
+		}
+		require.False(t, p.Claimable("waiter"), name)
+		room(p, 9*sec, spent, held)
+		require.True(t, p.Claimable("waiter"), name)
+		require.Empty(t, p.Queue, name)
+	}
+}
+
 // The longest window that somebody asks under counts, while he asks.
 func TestWindowsOfTwoVersions(t *testing.T) {
 	p := &Pool{}

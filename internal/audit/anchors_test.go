@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,6 +151,48 @@ func TestAnchorsThatWereKept(t *testing.T) {
 	require.ErrorContains(t, a.ReadAnchors("kept", strings.NewReader(strings.Replace(anchor, `"aa"`, `"ab"`, 1))), "kept:1: the anchor is not what was written")
 	require.ErrorContains(t, a.ReadAnchors("kept", strings.NewReader(anchor+"rubbish\n")), "kept:2")
 	require.NoError(t, a.ReadAnchors("kept", strings.NewReader(lines[0])), "other lines are passed over")
+}
+
+// An anchor that was kept elsewhere is held to what one in a file is held to: whoever can
+// write there must not be able to make one up that says that lines are missing, or none.
+func TestAnchorsThatWereKeptAreLookedAt(t *testing.T) {
+	ca, roots := authority(t)
+	another, _ := authority(t)
+	log, anchor := anchored(t, "n1", Anchor{Index: 7, State: "aa"}, certificate(t, ca, pki.Node, "n1"))
+	of := func(node, state string, by *tls.Certificate) string {
+		_, anchor := anchored(t, node, Anchor{Index: 7, State: state}, by)
+		return anchor
+	}
+	for _, c := range []struct {
+		name, kept string
+		unsigned   int
+		want       []string // problems, in part
+	}{
+		{name: "its own", kept: anchor},
+		{name: "of another authority", kept: of("n1", "aa", certificate(t, another, pki.Node, "n1")), want: []string{
+			"kept:1: the certificate of the anchor is of no authority", "is not the anchor that was kept at kept:1",
+		}},
+		{name: "by another node", kept: of("n2", "aa", certificate(t, ca, pki.Node, "n3")), want: []string{"kept:1: the anchor is signed by another than node n2"}},
+		{name: "by a client", kept: of("n2", "aa", certificate(t, ca, pki.Client, "n2")), want: []string{"kept:1: the anchor is signed by another than node n2"}},
+		{name: "not signed, of a node that signs", kept: of("n1", "aa", nil), want: []string{
+			"kept:1: the anchor is not signed, and others of node n1 before it are", "is not the anchor that was kept at kept:1",
+		}},
+		{name: "not signed, of a node that has no certificate", kept: of("n2", "aa", nil), unsigned: 1},
+		{name: "of another state", kept: of("n2", "bb", certificate(t, ca, pki.Node, "n2")), want: []string{
+			"kept:1: node n2 had another state at index 7 than node n1, as a:3 says",
+		}},
+	} {
+		against := Against{Roots: roots}
+		require.NoError(t, against.ReadAnchors("kept", strings.NewReader(c.kept)), c.name)
+		problems, notes := verified(t, against, log)
+		require.Len(t, problems, len(c.want), "%s: %q", c.name, problems)
+		for i, want := range c.want {
+			require.Contains(t, problems[i], want, c.name)
+		}
+		if c.unsigned > 0 {
+			require.Contains(t, notes, fmt.Sprintf("%d anchors are not signed: their nodes had no certificate", c.unsigned), c.name)
+		}
+	}
 }
 
 // Members that have another state at one index are found, and so is a cluster that went

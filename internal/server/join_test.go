@@ -117,6 +117,21 @@ func TestRemovedNodesHaveNoJoinToken(t *testing.T) {
 	require.NoError(t, add(n, again, "n4"), "one that was made behind")
 }
 
+// Nor does it by way of a node that has not seen yet that the token was used.
+func TestRemovedNodesHaveNoJoinTokenBehind(t *testing.T) {
+	n, all := startRecruiting(t)
+	store := &behindStore{Store: n.store, ns: session.ClusterNamespace}
+	late := startOn(t, store, func(c *server.Config) { c.Authentication, c.Cluster = true, all })
+	root := n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})
+	used := n.token(session.ClusterNamespace, "join1", joinerRole)
+	store.keep(t)
+	require.NoError(t, add(n, used, "n4"))
+	_, err := late.as(root).cluster.RemoveNode(t.Context(), &v1.RemoveNodeRequest{Node: "n4"})
+	require.NoError(t, err)
+	requireRefused(t, add(n, used, "n4"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "not known")
+	require.Equal(t, []string{"add", "remove"}, all.done)
+}
+
 // What a join token is made with, and what it is not.
 func TestJoinTokensThatAreNotMade(t *testing.T) {
 	n, all := startRecruiting(t)

@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -227,6 +230,54 @@ func TestKillIsSweptByOthers(t *testing.T) {
 	eventually(t, "it is swept", func() bool { return len(store.Unswept(t.Context())) == 0 })
 	require.Equal(t, "killed: all", next.getSession("s").ClosedReason)
 	require.Nil(t, next.signal("CONTINUE", nil).Signal)
+}
+
+// unclosing is a store in which no session can be closed for a while.
+type unclosing struct {
+	storage.Store
+	says atomic.Pointer[storage.Answer] // of what would close one; nil: its store's own
+}
+
+func (u *unclosing) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	says := u.says.Load()
+	for _, c := range cmds {
+		if _, closes := c.(*session.Close); closes && says != nil {
+			return slices.Repeat([]storage.Answer{*says}, len(cmds))
+		}
+	}
+	return u.Store.Apply(ctx, cmds...)
+}
+
+// A KILL of one session is swept by nobody but who has asked. Where that fails he is told
+// that he does not know, and asks again; a KILL of several is swept by others.
+func TestKillThatIsNotSwept(t *testing.T) {
+	for name, says := range map[string]storage.Answer{
+		"not applied": storage.Refused(errors.New("no leader")), "unknown": storage.Lost(errors.New("no answer")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := &unclosing{Store: storage.NewMemory(nil)}
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			n := startOn(t, store)
+			n.putPolicy(policy()...)
+			n.session("s")
+			n.begin("s", "c")
+			store.says.Store(&says)
+			_, err := n.sessions.Signal(n.ctx(), signalRequest("KILL", "s"))
+			requireRefused(t, err, connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "")
+			require.Equal(t, v1.SessionState_SESSION_STATE_OPEN, n.getSession("s").State)
+			require.Equal(t, v1.Outcome_OUTCOME_SESSION_CLOSED, n.begin("s", "d").Outcome, "the KILL stands")
+			several := n.signal("KILL", agent("a"))
+			require.False(t, several.Signal.Swept)
+			require.Zero(t, several.Closed)
+
+			store.says.Store(nil)
+			again := n.signal("KILL", "s")
+			require.True(t, again.Signal.Swept)
+			require.EqualValues(t, 1, again.Closed)
+			require.EqualValues(t, 1, again.Released)
+			require.Equal(t, v1.SessionState_SESSION_STATE_CLOSED, n.getSession("s").State)
+		})
+	}
 }
 
 func TestKillUnderWay(t *testing.T) {

@@ -182,6 +182,8 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		client = c.Client
 	case *session.TakeRate:
 		client = c.Client
+	case *session.AdjustBudget:
+		client = c.By.Client
 	default:
 		return nil
 	}
