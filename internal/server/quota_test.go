@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -383,4 +385,41 @@ func TestQuotaOfOtherOperations(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{Client: "another", RequestId: "r", AgentId: "a", Tool: "t"})
 	requireOverQuota(t, err, "clients")
+}
+
+// So many sessions a second where nobody asks how many operations. What is refused was not
+// applied, and calls go on.
+func TestPaceOfSessions(t *testing.T) {
+	const all = 40
+	n := start(t, func(c *server.Config) { c.SessionPace = 2 })
+	n.putPolicy(policy()...)
+	n.session("s")
+	create := func(i int) error {
+		_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: fmt.Sprint("s", i), AgentId: "a", Policy: byName("p")})
+		return err
+	}
+	var answers [all]error
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() { answers[i] = create(i) })
+	}
+	wg.Wait()
+	var refused []int
+	for i, err := range answers {
+		if err == nil {
+			continue
+		}
+		requireOverQuota(t, err, "sessions a second")
+		require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+		_, err = n.sessions.GetSession(n.ctx(), &v1.GetSessionRequest{SessionId: fmt.Sprint("s", i)})
+		require.Equal(t, connect.CodeNotFound, connect.CodeOf(err))
+		refused = append(refused, i)
+	}
+	require.NotEmpty(t, refused)
+	require.Less(t, len(refused), all)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c").Outcome)
+	n.putQuotas("default", session.Quotas{Operations: 10 * all})
+	for _, i := range refused {
+		require.NoError(t, create(i))
+	}
 }

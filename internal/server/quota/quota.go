@@ -22,9 +22,10 @@ type Store interface {
 
 // Quotas hold namespaces to theirs. They are safe for concurrent use.
 type Quotas struct {
-	store   Store
-	counts  storage.Counting // nil where the store cannot say
-	refused *prometheus.CounterVec
+	store    Store
+	counts   storage.Counting // nil where the store cannot say
+	refusals *prometheus.CounterVec
+	pace     int64 // of sessions, a second; 0 is none
 
 	mu     sync.Mutex
 	spaces map[string]*space
@@ -37,13 +38,13 @@ type space struct {
 	measured time.Time
 	bytes    int64
 
-	held   [kinds]int64 // of this node
-	tokens float64      // of the bucket of operations; less than none where it owes some
-	filled time.Time
+	held       [kinds]int64 // of this node
+	operations bucket
+	sessions   bucket
 }
 
 // Names are those of all quotas, in errors and metrics.
-var Names = []string{"sessions", "clients", "pools", "policies", "keys", "bytes", "waiters", "followers", "streams", "operations a second"}
+var Names = []string{"sessions", "clients", "pools", "policies", "keys", "bytes", "waiters", "followers", "streams", "operations a second", "sessions a second"}
 
 // Kind is something of which a node itself has so many.
 type Kind int
@@ -67,9 +68,10 @@ const (
 	maxSpaces = 4096
 )
 
-// New makes Quotas for a store.
-func New(store Store, counts any, refused *prometheus.CounterVec) *Quotas {
-	q := &Quotas{store: store, refused: refused, spaces: map[string]*space{}}
+// New makes Quotas for a store. Pace is how many sessions a namespace may begin in a second
+// at this node, where it has no quota of operations; 0 is any number.
+func New(store Store, counts any, refusals *prometheus.CounterVec, pace int) *Quotas {
+	q := &Quotas{store: store, refusals: refusals, pace: int64(pace), spaces: map[string]*space{}}
 	q.counts, _ = counts.(storage.Counting)
 	return q
 }
@@ -236,9 +238,19 @@ func (q *Quotas) hold(ctx context.Context, ns string, k session.Key, name string
 }
 
 func (q *Quotas) refuse(ns, name string, most int64) error {
-	q.refused.WithLabelValues(name).Inc()
+	return q.refused(ns, name, most, "Let something go, or ask an operator of the cluster for more")
+}
+
+// soon refuses what may be had again after a while.
+func (q *Quotas) soon(ns, name string, most int64, wait time.Duration) error {
+	wait = (wait + time.Millisecond).Truncate(time.Millisecond) // not before it
+	return q.refused(ns, name, most, "Send it again with the same id in "+wait.String()+", or ask an operator of the cluster for more operations a second").Later(wait)
+}
+
+func (q *Quotas) refused(ns, name string, most int64, advice string) *fault.Error {
+	q.refusals.WithLabelValues(name).Inc()
 	return fault.New(connect.CodeResourceExhausted, fault.ReasonQuotaExceeded,
-		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. Let something go, or ask an operator of the cluster for more", ns, name, most)).With("quota", name)
+		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. %s", ns, name, most, advice)).With("quota", name)
 }
 
 func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
@@ -322,24 +334,10 @@ func (q *Quotas) Spend(ctx context.Context, ns string) error {
 	if most == 0 {
 		return nil
 	}
-	if s.fill(most); s.tokens < 1 {
-		return q.spent(ns, s, most)
+	if wait, taken := s.operations.turn(time.Now(), most, 0); !taken {
+		return q.soon(ns, "operations a second", s.quotas.Operations, wait)
 	}
-	s.tokens--
 	return nil
-}
-
-// fill adds what has come since the bucket was looked at last; q.mu is held.
-func (s *space) fill(most float64) {
-	now := time.Now()
-	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
-	s.filled = now
-}
-
-// spent refuses an operation until there is one again; q.mu is held.
-func (q *Quotas) spent(ns string, s *space, most float64) error {
-	wait := time.Duration((1 - s.tokens) / most * float64(time.Second))
-	return q.refuse(ns, "operations a second", s.quotas.Operations).(*fault.Error).Later(max(wait, time.Millisecond))
 }
 
 // What ends something or gives it back costs nothing, and could be asked for without end
@@ -411,8 +409,8 @@ func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.R
 	defer q.mu.Unlock()
 	s := q.of(ctx, cmd.Namespace())
 	if most := float64(s.quotas.Operations); most > 0 {
-		s.fill(most)
-		s.tokens = max(s.tokens-1, -mostOwed*most)
+		s.operations.fill(time.Now(), most)
+		s.operations.tokens = max(s.operations.tokens-1, -mostOwed*most)
 	}
 }
 
@@ -425,8 +423,8 @@ func (q *Quotas) Owes(ctx context.Context, ns string) bool {
 	if most == 0 {
 		return false
 	}
-	s.fill(most)
-	return s.tokens < -most
+	s.operations.fill(time.Now(), most)
+	return s.operations.tokens < -most
 }
 
 // Owing refuses what has nothing to end, keep or give back in a namespace that owes.
@@ -434,7 +432,8 @@ func (q *Quotas) Owing(ctx context.Context, ns string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
-	return q.spent(ns, s, max(float64(s.quotas.Operations), 1))
+	most := max(s.quotas.Operations, 1)
+	return q.soon(ns, "operations a second", most, s.operations.away(float64(most)))
 }
 
 // Open reports whether something is open in a record; with no id, whether that is there.
