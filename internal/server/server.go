@@ -260,7 +260,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.quotas = quota.New(store, cfg.Store, m.overQuota, cfg.SessionPace)
+	s.quotas = quota.New(store, cfg.Store, m.overQuota, m.turns, cfg.SessionPace)
 	s.store, s.changes = order.New(store, m.premises, s.auth, s.quotas), store
 	journal := record.NewJournal(cfg.NewID(), cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal, cfg.Certificate); err != nil {

@@ -25,6 +25,7 @@ type Quotas struct {
 	store    Store
 	counts   storage.Counting // nil where the store cannot say
 	refusals *prometheus.CounterVec
+	delayed  prometheus.Counter
 	pace     int64 // of sessions, a second; 0 is none
 
 	mu     sync.Mutex
@@ -70,8 +71,8 @@ const (
 
 // New makes Quotas for a store. Pace is how many sessions a namespace may begin in a second
 // at this node, where it has no quota of operations; 0 is any number.
-func New(store Store, counts any, refusals *prometheus.CounterVec, pace int) *Quotas {
-	q := &Quotas{store: store, refusals: refusals, pace: int64(pace), spaces: map[string]*space{}}
+func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prometheus.Counter, pace int) *Quotas {
+	q := &Quotas{store: store, refusals: refusals, delayed: delayed, pace: int64(pace), spaces: map[string]*space{}}
 	q.counts, _ = counts.(storage.Counting)
 	return q
 }

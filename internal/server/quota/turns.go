@@ -53,6 +53,7 @@ func (q *Quotas) Turn(ctx context.Context, ns string) error {
 	if err != nil || wait == 0 {
 		return err
 	}
+	q.delayed.Inc()
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

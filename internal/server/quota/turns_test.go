@@ -92,7 +92,8 @@ func TestTurnsOfANamespace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				refusals := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "n"}, []string{"quota"})
-				q := New(place{"flood", test.quotas}, nil, refusals, test.pace)
+				delayed := prometheus.NewCounter(prometheus.CounterOpts{Name: "o"})
+				q := New(place{"flood", test.quotas}, nil, refusals, delayed, test.pace)
 				all := make(chan error, test.come)
 				for range test.come {
 					go func() {
@@ -123,11 +124,12 @@ func TestTurnsOfANamespace(t *testing.T) {
 				require.Equal(t, test.begun, begun)
 				require.Equal(t, test.refused, refused)
 				registry := prometheus.NewRegistry()
-				registry.MustRegister(refusals)
+				registry.MustRegister(refusals, delayed)
 				refusals.WithLabelValues("sessions a second")
 				metrics, err := registry.Gather()
 				require.NoError(t, err)
 				require.EqualValues(t, test.refused, metrics[0].Metric[0].Counter.GetValue())
+				require.EqualValues(t, test.begun-test.before, metrics[1].Metric[0].Counter.GetValue())
 			})
 		})
 	}
@@ -136,7 +138,7 @@ func TestTurnsOfANamespace(t *testing.T) {
 // Who hangs up before his turn has not had it.
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(place{}, nil, prometheus.NewCounterVec(prometheus.CounterOpts{Name: "n"}, []string{"quota"}), 1)
+		q := New(place{}, nil, prometheus.NewCounterVec(prometheus.CounterOpts{Name: "n"}, []string{"quota"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "o"}), 1)
 		require.NoError(t, q.Turn(t.Context(), "x"))
 		for range 100 {
 			ctx, hangUp := context.WithCancel(t.Context())
