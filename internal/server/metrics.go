@@ -32,6 +32,7 @@ type metrics struct {
 	signals    *prometheus.CounterVec
 	refused    *prometheus.CounterVec
 	overQuota  *prometheus.CounterVec
+	turns      prometheus.Counter
 	killed     prometheus.Counter
 	approvals  *prometheus.CounterVec
 	stopped    prometheus.Gauge
@@ -100,6 +101,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 		cut:        counter("gov_followers_cut_total", "Followers of events that were cut because they fell behind what is kept."),
 		compiled:   counter("gov_policies_compiled_total", "Policies compiled because the node did not have them."),
 		premises:   counter("gov_premise_retries_total", "Commands ordered again because what they took for granted had changed."),
+		turns:      counter("gov_sessions_delayed_total", "Sessions that waited for their turn, because their namespace began so many."),
 		panics:     counter("gov_handler_panics_total", "Requests that ended in a panic of their handler."),
 		auditLines: counter("gov_audit_lines_total", "Lines written to the audit log."),
 		auditLost:  counter("gov_audit_write_failures_total", "Writes to the audit log that were lost; each may have held several lines."),
@@ -118,7 +120,7 @@ func newMetrics(r *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.latency, m.outcomes, m.slots, m.rates, m.sessions, m.lapsed, m.signals, m.killed, m.approvals, m.stopped, m.waiting, m.waited, m.evaluation,
-		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.refused, m.overQuota, m.panics, m.auditLines, m.auditLost, m.auditFailing,
+		m.decisions, m.scans, m.events, m.cut, m.compiled, m.premises, m.refused, m.overQuota, m.turns, m.panics, m.auditLines, m.auditLost, m.auditFailing,
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("server: metrics: %w", err)

@@ -68,6 +68,11 @@ func (s *Server) spend(ctx context.Context, op operation) error {
 		return nil
 	}
 	p.spent = true
+	if _, begins := op.(*opening); begins {
+		if err := s.quotas.Turn(ctx, p.ns); err != nil {
+			return err
+		}
+	}
 	return s.quotas.Spend(ctx, p.ns)
 }
 

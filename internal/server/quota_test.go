@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
@@ -272,7 +274,7 @@ func TestQuotaOfOperations(t *testing.T) {
 		if err != nil {
 			requireOverQuota(t, err, "operations a second")
 			require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
-			require.Contains(t, err.Error(), "Send it again with the same id after retryAfter")
+			require.Contains(t, err.Error(), "Send it again with the same id in ")
 			refused++
 			continue
 		}
@@ -459,4 +461,41 @@ func TestQuotaOfClients(t *testing.T) {
 		require.Empty(t, try("here"), name)
 	}
 	require.Equal(t, before, count(), "nobody was added")
+}
+
+// So many sessions a second where nobody asks how many operations. What is refused was not
+// applied, and calls go on.
+func TestPaceOfSessions(t *testing.T) {
+	const all = 40
+	n := start(t, func(c *server.Config) { c.SessionPace = 2 })
+	n.putPolicy(policy()...)
+	n.session("s")
+	create := func(i int) error {
+		_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: fmt.Sprint("s", i), AgentId: "a", Policy: byName("p")})
+		return err
+	}
+	var answers [all]error
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() { answers[i] = create(i) })
+	}
+	wg.Wait()
+	var refused []int
+	for i, err := range answers {
+		if err == nil {
+			continue
+		}
+		requireOverQuota(t, err, "sessions a second")
+		require.NotEmpty(t, info(t, err).Metadata["retryAfter"])
+		_, err = n.sessions.GetSession(n.ctx(), &v1.GetSessionRequest{SessionId: fmt.Sprint("s", i)})
+		require.Equal(t, connect.CodeNotFound, connect.CodeOf(err))
+		refused = append(refused, i)
+	}
+	require.NotEmpty(t, refused)
+	require.Less(t, len(refused), all)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c").Outcome)
+	n.putQuotas("default", session.Quotas{Operations: 10 * all})
+	for _, i := range refused {
+		require.NoError(t, create(i))
+	}
 }

@@ -108,6 +108,9 @@ type Config struct {
 	// Authority is the fingerprint of who vouches for this node: what join tokens carry.
 	// Nil without TLS.
 	Authority func() []byte
+	// SessionPace is how many sessions a namespace may begin in a second at this node,
+	// where it has no quota of operations. Any number if 0.
+	SessionPace int
 	// Identities map client certificates and JWTs to principals. Nil maps none.
 	Identities *access.Identities
 	// Loopback says that the node listens on a loopback address alone. Without
@@ -172,6 +175,9 @@ func (c *Config) validate() error {
 	}
 	if c.LeaderPatience < 0 {
 		return errors.New("server: Config.LeaderPatience is negative")
+	}
+	if c.SessionPace < 0 {
+		return errors.New("server: Config.SessionPace is negative")
 	}
 	c.LeaderPatience = cmp.Or(c.LeaderPatience, 5*time.Second)
 	if c.Node == "" {
@@ -254,7 +260,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.quotas = quota.New(store, cfg.Store, m.overQuota)
+	s.quotas = quota.New(store, cfg.Store, m.overQuota, m.turns, cfg.SessionPace)
 	s.store, s.changes = order.New(store, m.premises, s.auth, s.quotas), store
 	journal := record.NewJournal(cfg.JournalRecords, cfg.JournalBytes, m.events)
 	if err := m.watch(cfg.Registry, journal, cfg.Certificate); err != nil {

@@ -22,7 +22,8 @@ func TestDebts(t *testing.T) {
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	refused := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refused"}, []string{"quota"})
-	q := quota.New(store, store, refused)
+	turns := prometheus.NewCounter(prometheus.CounterOpts{Name: "turns"})
+	q := quota.New(store, store, refused, turns, 0)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(refused)
 	counted := func() (n float64) {

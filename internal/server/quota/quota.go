@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,9 +23,11 @@ type Store interface {
 
 // Quotas hold namespaces to theirs. They are safe for concurrent use.
 type Quotas struct {
-	store   Store
-	counts  storage.Counting // nil where the store cannot say
-	refused *prometheus.CounterVec
+	store    Store
+	counts   storage.Counting // nil where the store cannot say
+	refusals *prometheus.CounterVec
+	delayed  prometheus.Counter
+	pace     int64 // of sessions, a second; 0 is none
 
 	mu     sync.Mutex
 	spaces map[string]*space
@@ -39,13 +40,13 @@ type space struct {
 	measured time.Time
 	bytes    int64
 
-	held   [kinds]int64 // of this node
-	tokens float64      // of the bucket of operations; less than none where it owes some
-	filled time.Time
+	held       [kinds]int64 // of this node
+	operations bucket
+	sessions   bucket
 }
 
 // Names are those of all quotas, in errors and metrics.
-var Names = []string{"sessions", "clients", "pools", "policies", "keys", "bytes", "waiters", "followers", "streams", "operations a second"}
+var Names = []string{"sessions", "clients", "pools", "policies", "keys", "bytes", "waiters", "followers", "streams", "operations a second", "sessions a second"}
 
 // Kind is something of which a node itself has so many.
 type Kind int
@@ -69,9 +70,10 @@ const (
 	maxSpaces = 4096
 )
 
-// New makes Quotas for a store.
-func New(store Store, counts any, refused *prometheus.CounterVec) *Quotas {
-	q := &Quotas{store: store, refused: refused, spaces: map[string]*space{}}
+// New makes Quotas for a store. Pace is how many sessions a namespace may begin in a second
+// at this node, where it has no quota of operations; 0 is any number.
+func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prometheus.Counter, pace int) *Quotas {
+	q := &Quotas{store: store, refusals: refusals, delayed: delayed, pace: int64(pace), spaces: map[string]*space{}}
 	q.counts, _ = counts.(storage.Counting)
 	return q
 }
@@ -242,16 +244,24 @@ func (q *Quotas) hold(ctx context.Context, ns string, k session.Key, name string
 // instead is what to do about a quota that is used up, where to let something go is not
 // it, or not at once.
 var instead = map[string]string{
-	"sessions":   "Close some, each of which counts for an hour more",
-	"operations": "Send it again with the same id after retryAfter, and less at a time",
-	"waiters":    "Send it without wait, or when those that wait are answered",
-	"clients":    "Let fewer processes name themselves, since an idle one is remembered for an hour",
+	"sessions": "Close some, each of which counts for an hour more",
+	"waiters":  "Send it without wait, or when those that wait are answered",
+	"clients":  "Let fewer processes name themselves, since an idle one is remembered for an hour",
 }
 
 func (q *Quotas) refuse(ns, name string, most int64) error {
-	q.refused.WithLabelValues(name).Inc()
-	kind, _, _ := strings.Cut(name, " ")
-	what := cmp.Or(instead[kind], "Let something go")
+	return q.refused(ns, name, most, instead[name])
+}
+
+// soon refuses what may be had again after a while.
+func (q *Quotas) soon(ns, name string, most int64, wait time.Duration) *fault.Error {
+	wait = (wait + time.Millisecond).Truncate(time.Millisecond) // not before it
+	return q.refused(ns, name, most, "Send it again with the same id in "+wait.String()+", and less at a time").Later(wait)
+}
+
+func (q *Quotas) refused(ns, name string, most int64, what string) *fault.Error {
+	q.refusals.WithLabelValues(name).Inc()
+	what = cmp.Or(what, "Let something go")
 	return fault.New(connect.CodeResourceExhausted, fault.ReasonQuotaExceeded,
 		fmt.Sprintf("the namespace %q has as much as it may of %s, which is %d; nothing was applied. %s, or ask an operator of the cluster for more", ns, name, most, what)).With("quota", name)
 }
@@ -337,18 +347,10 @@ func (q *Quotas) Spend(ctx context.Context, ns string) error {
 	if most == 0 {
 		return nil
 	}
-	if s.fill(most); s.tokens < 1 {
-		return q.debt(ns, s).Refusal()
+	if wait, taken := s.operations.turn(time.Now(), most, 0); !taken {
+		return Debt{wait, q, ns, s.quotas.Operations}.Refusal()
 	}
-	s.tokens--
 	return nil
-}
-
-// fill adds what has come since the bucket was looked at last; q.mu is held.
-func (s *space) fill(most float64) {
-	now := time.Now()
-	s.tokens = min(most, s.tokens+most*now.Sub(s.filled).Seconds())
-	s.filled = now
 }
 
 // What ends something or gives it back costs nothing, and could be asked for without end
@@ -420,8 +422,8 @@ func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.R
 	defer q.mu.Unlock()
 	s := q.of(ctx, cmd.Namespace())
 	if most := float64(s.quotas.Operations); most > 0 {
-		s.fill(most)
-		s.tokens = max(s.tokens-1, -mostOwed*most)
+		s.operations.fill(time.Now(), most)
+		s.operations.tokens = max(s.operations.tokens-1, -mostOwed*most)
 	}
 }
 
@@ -443,22 +445,16 @@ func (q *Quotas) Debt(ctx context.Context, ns string) Debt {
 	if most == 0 {
 		return Debt{}
 	}
-	if s.fill(most); s.tokens >= -most {
+	if s.operations.fill(time.Now(), most); s.operations.tokens >= -most {
 		return Debt{}
 	}
-	return q.debt(ns, s)
-}
-
-// debt is of a namespace that has not one operation left; q.mu is held.
-func (q *Quotas) debt(ns string, s *space) Debt {
-	wait := time.Duration((1 - s.tokens) / float64(s.quotas.Operations) * float64(time.Second))
-	return Debt{max(wait, time.Millisecond), q, ns, s.quotas.Operations}
+	return Debt{s.operations.away(most), q, ns, s.quotas.Operations}
 }
 
 // Refusal refuses what costs an operation, or has nothing to end, keep or give back, in a
 // namespace that owes. It is counted.
 func (d Debt) Refusal() error {
-	return d.quotas.refuse(d.ns, "operations a second", d.most).(*fault.Error).Later(d.Wait)
+	return d.quotas.soon(d.ns, "operations a second", d.most, d.Wait)
 }
 
 // Open reports whether something is open in a record; with no id, whether that is there.

@@ -34,7 +34,8 @@ type Attackers struct {
 	Resets      int // streams that are begun and reset
 	Frames      int // PING and SETTINGS
 	Endless     int // CONTINUATION
-	Sessions    int // requests of CreateSession
+	Sessions    int // requests of CreateSession, one after another on a connection
+	SessionsH2  int // the same, side by side
 	WrongTokens int // requests
 }
 
@@ -97,6 +98,7 @@ func (a Attackers) Run(ctx context.Context) error {
 	flood(a.Frames, x.frames)
 	flood(a.Endless, x.endless)
 	flood(a.Sessions, x.sessions)
+	flood(a.SessionsH2, x.sessionsH2)
 	flood(a.WrongTokens, x.wrongTokens)
 	all.Wait()
 	return nil
@@ -301,12 +303,34 @@ func (x *attack) request(method, token string, length int) string {
 	return fmt.Sprintf("POST /govnode.v1.%s HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", method, token, length)
 }
 
+func (x *attack) session() []byte {
+	body, _ := json.Marshal(map[string]any{"sessionId": fmt.Sprintf("s%d-%d", os.Getpid(), x.next.Add(1)), "agentId": "a", "policy": map[string]string{"name": "p"}})
+	return body
+}
+
 // sessions makes sessions, without waiting for answers.
 func (x *attack) sessions(ctx context.Context, rate int) error {
 	return x.flow(ctx, "http/1.1", nil, rate, func(b *bytes.Buffer) {
-		body, _ := json.Marshal(map[string]any{"sessionId": fmt.Sprintf("s%d-%d", os.Getpid(), x.next.Add(1)), "agentId": "a", "policy": map[string]string{"name": "p"}})
+		body := x.session()
 		b.WriteString(x.request("SessionService/CreateSession", x.Token, len(body)))
 		b.Write(body)
+	})
+}
+
+// sessionsH2 makes sessions on streams of their own.
+func (x *attack) sessionsH2(ctx context.Context, rate int) error {
+	stream := uint32(1)
+	var block bytes.Buffer
+	encode := hpack.NewEncoder(&block)
+	first := bytes.NewBuffer(preface())
+	_ = http2.NewFramer(first, nil).WriteWindowUpdate(0, 1<<30) // for all answers
+	return x.flow(ctx, "h2", first.Bytes(), rate, func(b *bytes.Buffer) {
+		f := http2.NewFramer(b, nil)
+		block.Reset()
+		x.header(encode, x.Token)
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
+		_ = f.WriteData(stream, true, x.session())
+		stream += 2
 	})
 }
 

@@ -84,8 +84,7 @@ type scene struct {
 	victim *victim
 }
 
-// newScene has a quota of operations for the attackers' namespace, if it is to have one.
-func newScene(t *testing.T, quota bool) *scene {
+func newScene(t *testing.T) *scene {
 	base := fmt.Sprintf("127.%d", 1+os.Getpid()%250)
 	dir := t.TempDir()
 	s := &scene{t: t, admin: base + ".4.1:7090", sink: base + ".3.1:7070", from: base + ".5.1"}
@@ -107,10 +106,6 @@ func newScene(t *testing.T, quota bool) *scene {
 	client := s.victim.client()
 	for _, v := range []*victim{s.victim, {url: s.victim.url, token: s.tenant}} {
 		require.NoError(t, v.post(client, "PolicyService/PutPolicy", map[string]any{"name": "p", "yaml": "max_tool_calls: 1000000\nmax_concurrent: 1000\nmax_attempts: 1000000\ntimeout_seconds: 86400\n"}))
-	}
-	if quota {
-		root := &victim{url: s.victim.url, token: s.Secured.Operator()}
-		require.NoError(t, root.post(client, "AccessService/PutQuotas", map[string]any{"namespace": "attacker", "quotas": map[string]any{"operationsPerSecond": "200"}}))
 	}
 	for i := range victims {
 		require.NoError(t, s.victim.post(client, "SessionService/CreateSession", map[string]any{"sessionId": fmt.Sprintf("v%d", i), "agentId": "a", "policy": map[string]any{"name": "p"}}))
@@ -230,7 +225,7 @@ func (s *scene) settled(before use) {
 
 // all are the attackers of the judged mix.
 func all() Attackers {
-	return only(Attackers{Idle: 10_000, SlowHeaders: 200, SlowBodies: 200, Resets: 5_000, Frames: 10_000, Endless: 2_000, Sessions: 100_000 / 60})
+	return only(Attackers{Idle: 10_000, SlowHeaders: 200, SlowBodies: 200, Resets: 5_000, Frames: 10_000, Endless: 2_000, Sessions: 100_000 / 60 / 2, SessionsH2: 100_000 / 60 / 2})
 }
 
 // only keeps the fields that GOVNODE_ATTACK_ONLY names.
@@ -257,8 +252,8 @@ func median(all []time.Duration) time.Duration { return quantile(all, 0.5) }
 
 // measure compares, in rounds of both in turn, how a victim fares while attackers are at
 // a node and at a sink.
-func measure(t *testing.T, a Attackers, quota bool) {
-	s := newScene(t, quota)
+func measure(t *testing.T, a Attackers) {
+	s := newScene(t)
 	before := s.use()
 	const warm, measured = 6 * time.Second, 6 * time.Second
 	rounds, err := strconv.Atoi(os.Getenv(longVar))
@@ -276,17 +271,15 @@ func measure(t *testing.T, a Attackers, quota bool) {
 	}
 	ratio := float64(median(node)) / float64(median(sink))
 	t.Logf("p99 is %v with attackers at the node and %v with them at the sink: %.2f times", median(node), median(sink), ratio)
-	if quota {
-		assert.Less(t, ratio, 2.0)
-	}
+	assert.Less(t, ratio, 2.0)
 }
 
 // Everything at once, in less than make attack-load has: the other tenant's calls are
 // all answered, memory is bounded, and nothing is left when the attackers have gone.
 func TestFloods(t *testing.T) {
-	s := newScene(t, false)
+	s := newScene(t)
 	before := s.use()
-	fared, most := s.during(Attackers{Idle: 1500, SlowHeaders: 50, SlowBodies: 50, Resets: 6_000, Frames: 4_000, Endless: 500, Sessions: 300},
+	fared, most := s.during(Attackers{Idle: 1500, SlowHeaders: 50, SlowBodies: 50, Resets: 6_000, Frames: 4_000, Endless: 500, Sessions: 500, SessionsH2: 500},
 		s.node.API, 3*time.Second, 4*time.Second)
 	t.Logf("%v; at most %v", fared, most)
 	require.Empty(t, fared.failed)
@@ -295,13 +288,15 @@ func TestFloods(t *testing.T) {
 	require.Less(t, most.megabytes-before.megabytes, 300)
 	all := s.metrics()
 	require.Positive(t, all["gov_connections_slowed_total"])
+	require.Positive(t, all["gov_sessions_delayed_total"])
+	require.Positive(t, all["gov_quota_refused_total"])
 	require.Less(t, most.goroutines-before.goroutines, 1500+2000)
 	s.settled(before)
 }
 
 // Who guesses tokens is answered rarely, and the other tenant as always.
 func TestWrongTokens(t *testing.T) {
-	s := newScene(t, false)
+	s := newScene(t)
 	before := s.use()
 	const sent, warm, measured = 10_000, 2 * time.Second, 4 * time.Second // a second
 	fared, _ := s.during(Attackers{WrongTokens: sent}, s.node.API, warm, measured)
@@ -322,8 +317,6 @@ func TestMeasured(t *testing.T) {
 	if os.Getenv(longVar) == "" {
 		t.Skipf("%s is not set", longVar)
 	}
-	t.Run("everything", func(t *testing.T) { measure(t, all(), true) })
-	t.Run("wrong tokens", func(t *testing.T) { measure(t, only(Attackers{WrongTokens: 10_000}), true) })
-	// For the table of docs/security.md: what quotas are for.
-	t.Run("everything without a quota", func(t *testing.T) { measure(t, all(), false) })
+	t.Run("everything", func(t *testing.T) { measure(t, all()) })
+	t.Run("wrong tokens", func(t *testing.T) { measure(t, only(Attackers{WrongTokens: 10_000})) })
 }

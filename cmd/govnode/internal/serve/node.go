@@ -79,7 +79,7 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 		Audit: audit, AuditChain: chain, AuditRequired: c.AuditMode == config.AuditRequired, AuditTimeout: c.AuditTimeout,
 		Certificate: certificateOf(secure), StateDigest: n.digests(),
 		DiskFree: diskFree(c), DiskReserve: uint64(c.DiskReserve),
-		Authority: authority(secure), Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c),
+		Authority: authority(secure), Authentication: c.Auth == config.AuthTokens, Identities: identities, Loopback: loopback(c), SessionPace: sessionPace(c),
 		Engine: policy.Engine(log), RequestTimeout: c.RequestTimeout, Reflection: c.Reflection, StrictNamespaces: c.StrictNamespaces,
 		LeaderPatience: cluster.Patience(c.Heartbeat, c.Election), PeerTLS: peerDialer(secure, n.member),
 	})
@@ -102,6 +102,19 @@ func openNode(ctx context.Context, c *config.Config, secure *pki.Source, api net
 
 // handshakes of one address are begun in a second, for each processor: some hundredths of it.
 const handshakes = 50
+
+// sessions of one namespace are begun in a second, for each processor: more of them would
+// take a part of it that other tenants notice.
+const sessions = 100
+
+// sessionPace is how many sessions one tenant may begin in a second; any number where
+// nobody is asked who he is, and so all are one.
+func sessionPace(c *config.Config) int {
+	if c.Auth != config.AuthTokens {
+		return 0
+	}
+	return sessions * runtime.GOMAXPROCS(0)
+}
 
 // newLobby makes what stands before the API. Connections are files, and the node needs
 // some for itself.
