@@ -214,6 +214,28 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             client.get_policy("plain")
 
 
+def test_what_is_wrong_with_tls_is_said(tmp_path: Path) -> None:
+    with secured(tmp_path) as (address, files):
+        with (
+            govnode.Client(address) as client,
+            pytest.raises(govnode.Error, match="speaks TLS; give its authority as ca, or in GOVNODE_TLS_CA"),
+        ):
+            client.get_policy("plain")
+        bad = tmp_path / "bad.pem"
+        bad.write_text("no certificate")
+        for options in (
+            {"ca": "nowhere.crt"},
+            {"ca": str(bad)},
+            {"cert": "nowhere.crt", "key": files["key"]},
+            {"cert": str(bad)},
+        ):
+            wrong: dict[str, Any] = options
+            name, file = next(iter(options.items()))
+            with pytest.raises(ValueError, match=f"^govnode: {name}: {file} .*cannot be read as") as e:
+                govnode.Client(f"https://{address}", **wrong)
+            assert e.value.__cause__ is None
+
+
 def test_tls_on_a_loop(tmp_path: Path) -> None:
     asyncio.run(_on_a_loop(tmp_path))
 

@@ -88,6 +88,10 @@ def failure_of(reply: Reply) -> Failure:
     message = message_of(reply.content)
     code = message.get("code")
     if not isinstance(code, str):
+        if reply.status == 400 and b"HTTPS server" in reply.content:  # Go's words to who speaks no TLS to one that does
+            return Failure(
+                "final", "unknown", "", "the node speaks TLS; give its authority as ca, or in GOVNODE_TLS_CA", {}, 0.0
+            )
         fate = "final" if reply.status in (401, 403, 404, 405, 415, 501) else "unknown"
         return Failure(fate, "unknown", "", f"HTTP {reply.status}, and not from a govnode", {}, 0.0)
     metadata: dict[str, str] = {}

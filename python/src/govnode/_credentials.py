@@ -102,9 +102,18 @@ def trust(ca: str, cert: str, key: str) -> ssl.SSLContext:
 
     if key and not cert:
         raise ValueError("govnode: key: names the key of no certificate; give cert as well")
-    context = ssl.create_default_context(cafile=ca or None)
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as e:  # which names no file
+        raise ValueError(f"govnode: ca: {ca} cannot be read as certificates in PEM: {e}") from None
     if ca:  # a cluster's own, whose nodes speak nothing older
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if cert:
-        context.load_cert_chain(cert, key or None)
+        try:
+            context.load_cert_chain(cert, key or None)
+        except OSError as e:
+            files = f"{cert} and {key}" if key else cert
+            raise ValueError(
+                f"govnode: cert: {files} cannot be read as a certificate and its key in PEM: {e}"
+            ) from None
     return context

@@ -244,12 +244,13 @@ func tellReport(w io.Writer, r *audit.Report) error {
 
 // A lineFilter says which lines are wanted.
 type lineFilter struct {
-	event, principal, session, call string
-	since                           time.Duration
+	event, namespace, principal, session, call string
+	since                                      time.Duration
 }
 
 func (f *lineFilter) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.event, "event", "", "`type` of the lines: change, tool_call_denied, token_created, …")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "`name` of the namespace; all if empty")
 	cmd.Flags().StringVar(&f.principal, "principal", "", "`name` of who asked, as govnode whoami says it")
 	cmd.Flags().StringVar(&f.session, "session", "", "`id` of a session")
 	cmd.Flags().StringVar(&f.call, "call", "", "`id` of a call")
@@ -273,7 +274,7 @@ func (f *lineFilter) wants(text []byte, now time.Time) bool {
 		}
 	}
 	at, err := time.Parse(time.RFC3339Nano, l.At)
-	return (f.event == "" || l.Event == f.event) && (f.principal == "" || l.Principal == f.principal) &&
+	return (f.event == "" || l.Event == f.event) && (f.namespace == "" || l.Namespace == f.namespace) && (f.principal == "" || l.Principal == f.principal) &&
 		(f.session == "" || l.Session == f.session) && (f.call == "" || l.Call == f.call) &&
 		(f.since == 0 || err == nil && now.Sub(at) <= f.since)
 }
