@@ -17,13 +17,14 @@ import (
 //
 // Each namespace has a partition with a sequence of its own, so that a follower
 // counts what is of its namespace and nothing else. The room is shared in two
-// halves. Every record comes into the newer half, which drops nothing: what there
-// is no room for passes into the older half, in the order in which it came. There
-// the namespace that holds the most gives up its oldest. So whoever is busy has
-// half of the room at least to be followed in, and pushes out nobody whose part
-// of the older half is fair.
+// halves. The newer half are the latest records of all, and drops nothing: what it
+// has no room for passes into the older half, in the order in which it came. There
+// the namespace that holds the most gives up its oldest. So whoever is busy pushes
+// out nobody who holds no more than an even part of the older half, and still has
+// the newer one to be followed in, however many others keep what is theirs.
 type Journal struct {
 	newer, older room // what each half may hold
+	mostIdle     int  // partitions
 	counted      map[engine.EventType]prometheus.Counter
 
 	mu         sync.Mutex
@@ -98,7 +99,7 @@ var eventTypes = []engine.EventType{
 // NewJournal makes the journal of one life of a node.
 func NewJournal(records, bytes int, events *prometheus.CounterVec) *Journal {
 	j := &Journal{
-		newer: room{max(records/2, 1), bytes / 2}, partitions: map[string]*partition{}, byID: map[string]*Record{},
+		newer: room{max(records/2, 1), bytes / 2}, mostIdle: maxIdle, partitions: map[string]*partition{}, byID: map[string]*Record{},
 		counted: map[engine.EventType]prometheus.Counter{},
 	}
 	j.older = room{records - j.newer.records, bytes - j.newer.bytes}

@@ -57,7 +57,7 @@ func (j *Journal) settle(p *partition) {
 	}
 	p.records = queue{}
 	p.idle = j.idle.PushBack(p)
-	if j.idle.Len() > maxIdle {
+	if j.idle.Len() > j.mostIdle {
 		forgotten := j.idle.Remove(j.idle.Front()).(*partition)
 		delete(j.partitions, forgotten.ns)
 	}
