@@ -32,7 +32,8 @@
 // pause, until the caller's context is done or the operation's own deadline
 // is reached (Config.Timeout on top of the time it waits for a slot). So is what
 // a node refuses as OVERLOADED, when it said, or after a second: such a node is
-// near its memory limit and looked at nothing. What is sent again is bounded by
+// near its memory limit and looked at nothing. So is what a quota of so much a
+// second leaves no room for, when the node said. What is sent again is bounded by
 // Config.Budget, so that a cluster in trouble is not buried by its clients.
 //
 // # Leases

@@ -152,6 +152,8 @@ func judge(err error) verdict {
 		// Other than the caps of the service it passes by itself.
 		v.fate = notApplied
 		orElse(&v.after, overloadPause)
+	case v.reason == ReasonQuotaExceeded && v.after > 0:
+		v.fate = notApplied // of what comes again, as so much a second
 	case ce.Code() == connect.CodeUnavailable && v.reason == ReasonNotApplied:
 		v.fate = notApplied
 	case v.reason == ReasonOutcomeUnknown, ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeDeadlineExceeded, ce.Code() == connect.CodeCanceled:

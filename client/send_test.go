@@ -134,6 +134,7 @@ func TestRefusalsThatPassByThemselves(t *testing.T) {
 	}{
 		"after what the node says":   {objection(exhausted, "OVERLOADED", nil, in(3*time.Second)...), 3 * time.Second},
 		"after a second, by default": {objection(exhausted, "OVERLOADED", nil), time.Second},
+		"of what comes again":        {objection(exhausted, "QUOTA_EXCEEDED", nil, in(3*time.Second)...), 3 * time.Second},
 		"without a leader":           {objection(unavailable, "NOT_APPLIED", nil, in(2*time.Second)...), 2 * time.Second},
 		"who asks for nothing":       {objection(unavailable, "NOT_APPLIED", nil), 0},
 	} {

@@ -116,6 +116,7 @@ const (
 
 	// The client sends again what is answered so, while there is time.
 	ReasonOverloaded     Reason = "OVERLOADED"
+	ReasonQuotaExceeded  Reason = "QUOTA_EXCEEDED" // likewise where a node says when: the namespace has too much
 	ReasonNotApplied     Reason = "NOT_APPLIED"
 	ReasonOutcomeUnknown Reason = "OUTCOME_UNKNOWN"
 )

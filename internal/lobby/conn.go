@@ -22,6 +22,8 @@ const (
 	ofBody    = 64       // of each read of a body, beside its bytes twice
 	ofAnswer  = 128      // of each write of an answer, beside an eighth of its bytes
 	givenUp   = 2 << 10  // what a request costs that is given up, beside what it brought
+	refusal   = 40 << 10 // what one costs that is refused because there are too many, likewise
+	mostOwed  = 64 << 10 // by refusals: who was refused much at once is heard again soon
 )
 
 // State of a connection.
@@ -215,6 +217,23 @@ func Welcome(ctx context.Context) {
 	defer c.lobby.mu.Unlock()
 	if c.state == stranger {
 		c.lobby.move(c, guest)
+	}
+}
+
+// Refused says that a request is refused because its sender asks for too many. A refusal
+// costs nearly as much as what it refuses; who goes on is read at a pace.
+func Refused(ctx context.Context) {
+	c := of(ctx)
+	if c == nil {
+		return
+	}
+	const cost = ofRequest + refusal
+	left := c.spare.Add(-cost)
+	if left < 0 {
+		c.lobby.slowed.WithLabelValues("refusals").Inc()
+	}
+	if left < -mostOwed {
+		c.spare.Add(min(cost, -mostOwed-left))
 	}
 }
 

@@ -73,7 +73,7 @@ func New(cfg Config) (*Lobby, error) {
 	for _, reason := range []string{"silent", "crowded"} {
 		l.closed.WithLabelValues(reason)
 	}
-	for _, reason := range []string{"handshakes", "frames", "tokens"} {
+	for _, reason := range []string{"handshakes", "frames", "refusals", "tokens"} {
 		l.slowed.WithLabelValues(reason)
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gov_connections", Help: "Open connections to the API."}, func() float64 {

@@ -53,6 +53,8 @@ func newHouse(t *testing.T, cfg Config) *house {
 		case "/wrong":
 			Wrong(r.Context())
 			return
+		case "/refused":
+			Refused(r.Context())
 		case "/wait":
 			Welcome(r.Context())
 			h.waited.Add(1)
@@ -379,6 +381,58 @@ func (h *house) stub() *conn {
 	c := h.enter(one)
 	h.t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// A connection earns by what is done for it and pays for refusals: with few of them it is
+// never slowed, and however many there are it is heard again soon.
+func TestRefusalsCost(t *testing.T) {
+	for name, test := range map[string]struct {
+		done, refused, rounds int
+		slowed                bool
+	}{
+		"all is done":                 {1, 0, 1000, false},
+		"a few are refused":           {3, 1, 1000, false},
+		"a burst, and little of that": {100, 15, 1, false},
+		"most are refused":            {1, 3, 1000, true},
+		"all are refused":             {0, 1, 1000, true},
+		"so many at once":             {0, 1000, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t, Config{Connections: 4, Outside: 4})
+			c := h.stub()
+			ctx := context.WithValue(t.Context(), connKey{}, c)
+			for range test.rounds {
+				for range test.done {
+					c.earn(ofRequest)
+				}
+				for range test.refused {
+					c.earn(ofRequest)
+				}
+				for range test.refused {
+					Refused(ctx)
+				}
+				require.GreaterOrEqual(t, c.spare.Load(), int64(-mostOwed))
+			}
+			require.Equal(t, test.slowed, h.slowedFor("refusals") > 0)
+			require.Equal(t, test.slowed, c.spare.Load() < 0)
+		})
+	}
+	Refused(t.Context()) // over no connection of a lobby
+}
+
+// Who is refused over and over is read at a pace, others are not.
+func TestFloodsOfRefusals(t *testing.T) {
+	h := newHouse(t, Config{Connections: 4, Outside: 4})
+	c := h.from("127.0.0.1")
+	go func() {
+		for range 1000 {
+			if _, err := io.WriteString(c, "POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"); err != nil {
+				return
+			}
+		}
+	}()
+	require.Eventually(t, func() bool { return h.slowedFor("refusals") > 0 && h.slowedFor("frames") > 0 }, 20*time.Second, time.Millisecond)
+	h.from("127.0.0.1").ask("/known").answered()
 }
 
 // Who is let in when its connection has gone is counted no more: else those who come and

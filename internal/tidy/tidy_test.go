@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"internal/lobby":                       {},
 	"internal/server/access":               {"internal/lobby", "internal/server/fault", "internal/server/input", "session", "storage", "proto/govnode/v1"},
 	"internal/server/tokens":               {"internal/server/quota", "internal/server/access", "internal/server/fault", "internal/server/input", "internal/server/order", "internal/server/record", "session", "storage", "proto/govnode/v1"},
-	"internal/server/quota":                {"internal/server/fault", "session", "storage"},
+	"internal/server/quota":                {"internal/lobby", "internal/server/fault", "session", "storage"},
 	"internal/server/fault":                {"session", "storage", "proto/govnode/v1"},
 	"internal/server/input":                {"internal/server/fault", "internal/toolname", "session", "session/approval", "session/budget", "session/ids", "engine", "engine/value"},
 	"internal/server/order":                {"internal/server/quota", "internal/server/access", "internal/server/fault", "internal/server/input", "session", "storage", "proto/govnode/v1"},

@@ -17,6 +17,7 @@ from faults import Proxy
 
 import govnode
 from govnode import testing
+from govnode._core import judge
 from govnode._transport import Lost, NotSent, run
 
 
@@ -32,6 +33,22 @@ def nowhere() -> str:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{s.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "after", "fate", "pause"),
+    [
+        ("resource_exhausted", "OVERLOADED", 0.0, "not applied", 1.0),
+        ("resource_exhausted", "QUOTA_EXCEEDED", 2.0, "not applied", 2.0),  # so much a second
+        ("resource_exhausted", "QUOTA_EXCEEDED", 0.0, "final", 0.0),  # so much at all
+        ("resource_exhausted", "TOO_MANY_OPEN", 0.0, "final", 0.0),
+        ("unavailable", "NOT_APPLIED", 0.0, "not applied", 0.0),
+        ("unavailable", "OUTCOME_UNKNOWN", 0.0, "unknown", 0.0),
+    ],
+)
+def test_what_refusals_mean(code: str, reason: str, after: float, fate: str, pause: float) -> None:
+    failure = judge(code, reason, "", {}, after)
+    assert (failure.fate, failure.after) == (fate, pause)
 
 
 def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client, proxy: Proxy) -> None:

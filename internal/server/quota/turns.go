@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"example.com/govnode/internal/lobby"
 	"example.com/govnode/storage"
 )
 
@@ -81,6 +82,7 @@ func (q *Quotas) takeTurn(ctx context.Context, ns string) (time.Duration, error)
 	}
 	wait, taken := s.sessions.turn(now, float64(q.pace), prepared)
 	if !taken {
+		lobby.Refused(ctx)
 		return 0, q.soon(ns, "sessions a second", q.pace, wait)
 	}
 	return wait, nil

@@ -69,7 +69,7 @@ def judge(code: str, reason: str, message: str, metadata: dict[str, str], after:
         fate = "stale"
     elif reason == "OVERLOADED":  # other than the caps of the service it passes by itself
         fate, after = "not applied", after or _OVERLOADED
-    elif code == "unavailable" and reason == "NOT_APPLIED":
+    elif (reason == "QUOTA_EXCEEDED" and after) or (code == "unavailable" and reason == "NOT_APPLIED"):
         fate = "not applied"
     elif reason == "OUTCOME_UNKNOWN" or code in ("unavailable", "deadline_exceeded", "canceled"):
         fate = "unknown"
