@@ -89,7 +89,7 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	return e.find(ctx, f, storage.Nearby)
 }
 
-// find finds the session, and the call in it.
+// find finds the session, and the call in it. What was found of another one goes.
 func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) error {
 	req := e.req
 	found, err := e.s.sessionWith(ctx, e.ns, f, req.SessionId, e.secret, read)
@@ -98,6 +98,7 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 	}
 	x := found.Record.(*session.Session)
 	e.cmd.Pools, e.cmd.Opened, e.agent = callPools(x, req.CallId), x.Opened, x.Agent.Value()
+	e.tool, e.cmd.Rates, e.cmd.Budgets, e.cmd.Output, e.drift = "", nil, nil, session.Output{}, nil
 	if h := x.Find(req.CallId); h != nil {
 		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
 	}

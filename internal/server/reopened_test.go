@@ -3,6 +3,7 @@ package server_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -139,4 +140,31 @@ func TestWhoHadASessionThatIsOpenedAnew(t *testing.T) {
 			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, r.edits(t, secrets[1]))
 		})
 	}
+}
+
+// What a node makes of an output for the session that was does not end in the one that has
+// its id now: where that looks for no drift, no output is kept.
+func TestOutputOfACallInASessionThatIsOpenedAnew(t *testing.T) {
+	var now atomic.Int64
+	store := storage.NewMemory(func() time.Duration { return time.Duration(now.Load()) })
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	now.Store(int64(time.Second))
+	b := &behind{Store: store}
+	n, late := startOn(t, &behind{Store: store}), startOn(t, b)
+	for name, lines := range map[string][]string{"looks": policy("drift_threshold: 0.15"), "plain": policy("drift_threshold: 0.0")} {
+		_, err := n.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: name, Yaml: strings.Join(lines, "\n") + "\n"})
+		require.NoError(t, err)
+	}
+	require.NoError(t, open(n.clients, "s1", "a", "looks"))
+	b.freeze(t)
+	now.Add(int64(1000 * time.Hour))
+	require.NoError(t, open(n.clients, "s1", "a", "plain"))
+	n.begin("s1", "c1")
+	res, err := late.calls.EndCall(t.Context(), &v1.EndCallRequest{SessionId: "s1", CallId: "c1", Output: structpb.NewStringValue("text")})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, res.Outcome)
+	require.Nil(t, res.Drift)
+	found, err := store.Get(t.Context(), session.BaselineKey("default", "s1"), storage.Latest)
+	require.NoError(t, err)
+	require.Nil(t, found.Record)
 }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"crypto/sha256"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -105,4 +106,48 @@ func TestScopeOfWhatIsRevoked(t *testing.T) {
 	allowed, err := all.AllowSubject(t.Context(), &v1.AllowSubjectRequest{Client: "c", Subject: "cert:w"})
 	require.NoError(t, err)
 	require.True(t, allowed.Allowed)
+}
+
+// Whoever has an environment puts the rulesets of no other, and no signature of one: by the
+// API itself as little as by the paths of Edictum.
+func TestScopeOfRulesets(t *testing.T) {
+	n := startTeam(t)
+	roles := []v1.Role{v1.Role_ROLE_POLICY_AUTHOR, v1.Role_ROLE_AGENT}
+	staging := n.as(n.token("team", "staging", roles, func(t *session.Token) { t.Environment = "staging" }))
+	anywhere := n.as(n.token("team", "anywhere", roles))
+	text := strings.Join(policy(), "\n") + "\n"
+	for name, beyond := range map[string]bool{
+		"edictum/staging/guard": false, "q": false,
+		"edictum/production/guard": true, "edictum/staging-2/guard": true, "edictum/guard": true,
+	} {
+		_, own := staging.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: name, Yaml: text})
+		put, err := anywhere.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: name, Yaml: text})
+		require.NoError(t, err, name)
+		_, err = staging.policies.DeletePolicy(t.Context(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Digest{Digest: put.Digest}, Client: "c"})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "digest")
+		_, deleted := staging.policies.DeletePolicy(t.Context(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: name}, Client: "c"})
+		for _, err := range []error{own, deleted} {
+			if beyond {
+				requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, name)
+			} else {
+				require.NoError(t, err, name)
+			}
+		}
+	}
+	for key, beyond := range map[string]bool{
+		"edictum/signature/staging/guard": false, "edictum/assignment/x": false, "k": false,
+		"edictum/signature/production/guard": true, "edictum/signature/staging-2/guard": true,
+	} {
+		_, err := anywhere.counters.Set(t.Context(), &v1.SetRequest{Key: key, Value: "v", Client: "c"})
+		require.NoError(t, err, key)
+		_, set := staging.counters.Set(t.Context(), &v1.SetRequest{Key: key, Value: "w", Client: "c"})
+		_, deleted := staging.counters.Delete(t.Context(), &v1.DeleteRequest{Key: key, Client: "c"})
+		for _, err := range []error{set, deleted} {
+			if beyond {
+				requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "staging")
+			} else {
+				require.NoError(t, err, key)
+			}
+		}
+	}
 }

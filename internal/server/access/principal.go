@@ -4,6 +4,7 @@ import (
 	"context"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -90,6 +91,19 @@ func (p *Principal) Sees(agent string) bool {
 // its digest has no name that could be held to his patterns.
 func (p *Principal) MayPin(policy string) bool {
 	return p == nil || len(p.Policies) == 0 || policy != "" && matchesAny(p.Policies, policy)
+}
+
+// What Edictum has of an environment is named so, with the environment and a slash behind it.
+const (
+	Rulesets   = "edictum/"           // policies
+	Signatures = "edictum/signature/" // keys of values
+)
+
+// InEnvironment reports whether what has a name is of no other environment than the one
+// that he is bound to.
+func (p *Principal) InEnvironment(prefix, name string) bool {
+	of, is := strings.CutPrefix(name, prefix)
+	return p == nil || p.Environment == "" || !is || strings.HasPrefix(of, p.Environment+"/")
 }
 
 // joiner is the whole set of roles of a token that lets a node join.

@@ -163,8 +163,14 @@ func count32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
 
 // inScope refuses a change of a policy that is not in the scope of its author's token.
 func inScope(ctx context.Context, name string) error {
-	if p := access.From(ctx); !p.MayPin(name) {
+	p := access.From(ctx)
+	switch {
+	case !p.MayPin(name):
 		return access.Denied("name: the policy %q is not in the scope of this token, which is %s", name, strings.Join(p.Policies, ", "))
+	case !p.InEnvironment(access.Rulesets, name):
+		return access.Denied("name: this token is bound to the environment %q, and the ruleset %q is of another", p.Environment, name)
+	case name == "" && p != nil && p.Environment != "": // a tree may have names in any
+		return access.Denied("digest: this token is bound to the environment %q; give the name of the policy", p.Environment)
 	}
 	return nil
 }

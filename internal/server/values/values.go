@@ -69,11 +69,15 @@ func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
 	if f.Err != nil || p == nil {
 		return
 	}
-	for _, prefix := range []string{"edictum/assignment/", "edictum/signature/"} {
+	for _, prefix := range []string{"edictum/assignment/", access.Signatures} {
 		if strings.HasPrefix(key, prefix) && !p.Is(v1.Role_ROLE_APPROVER, v1.Role_ROLE_POLICY_AUTHOR) {
 			f.Err = access.Denied("key: keys below %s are written by those who put rulesets", prefix)
 			return
 		}
+	}
+	if !p.InEnvironment(access.Signatures, key) {
+		f.Err = access.Denied("key: this token is bound to the environment %q, and %q is of another", p.Environment, key)
+		return
 	}
 	sess := engine.WorkflowSession(key)
 	if sess == "" || movesSessions(p) {
