@@ -49,6 +49,7 @@ const (
 )
 
 // A Config says which service to talk to, and how. Only Addresses must be set.
+// FromEnvironment makes one of what the environment says.
 type Config struct {
 	// Addresses of one or more nodes, host:port or a URL. The others of the
 	// cluster are learned from them. Must be set.
@@ -219,7 +220,7 @@ func New(cfg Config) (*Client, error) {
 			return next(ctx, req)
 		}
 	})
-	c.routes = newRoutes(cfg.urls(), cfg.HTTPClient, cfg.Now, connect.WithInterceptors(shown))
+	c.routes = newRoutes(cfg.urls(), watched(cfg.HTTPClient), cfg.Now, connect.WithInterceptors(shown))
 	if !cfg.DisableExchange {
 		c.routes.wrapAll((&exchanges{c: c}).wrap)
 	}

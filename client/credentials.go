@@ -41,7 +41,7 @@ func (c *Config) checkToken() error {
 	if c.Token != "" && c.TokenSource != nil {
 		return errors.New("client: Token: stands beside TokenSource; give one of the two")
 	}
-	if strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if !tokenText(c.Token) {
 		return errors.New("client: Token: has a character in it that no token has; give its text alone")
 	}
 	ns := tokenNamespace(c.Token)
@@ -54,6 +54,11 @@ func (c *Config) checkToken() error {
 		return fmt.Errorf("client: Namespace: is %q, and the token is of the namespace %q; leave Namespace out, or use a token of that one", c.Namespace, ns)
 	}
 	return nil
+}
+
+// tokenText reports whether a text has nothing in it that no token has.
+func tokenText(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // tokenNamespace is the namespace in the text of an opaque token; empty of others.

@@ -16,6 +16,11 @@
 //	secure, err := client.LoadTLS("ca.crt", "client-laptop.crt", "client-laptop.key")
 //	c, err := client.New(client.Config{Addresses: []string{"a.example.com:7070"}, TLS: secure})
 //
+// FromEnvironment takes addresses, token and certificates from the environment:
+//
+//	cfg, err := client.FromEnvironment() // GOVNODE_ADDRESSES, GOVNODE_TOKEN, GOVNODE_TLS_CA and so on
+//	c, err := client.New(cfg)
+//
 // # Answers and their absence
 //
 // A refusal is a *Refused: it says what refused and why, and when to come

@@ -3,7 +3,6 @@ package client
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -160,12 +159,6 @@ func judge(err error) verdict {
 		v.fate = unknown
 	}
 	return v
-}
-
-// neverSent reports whether no connection came about.
-func neverSent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // errorInfo reads what a node says beside the code. The fate is left final.

@@ -149,7 +149,7 @@ func (l *line) open(o *opening) {
 		l.link, o.link = k, k
 	case l.c.ctx.Err() != nil:
 		o.err = errUnary
-	case neverSent(err):
+	case nobodyThere(err):
 		o.err = &breach{error: err} // the node is not there: another one should be asked
 	default:
 		o.err = errUnary

@@ -119,5 +119,10 @@ func (e *errand) overStream(k wire.Kind, req proto.Message, mayWait bool) (reply
 func alone[Res any](e *errand, ask func(context.Context) (Res, error)) (Res, error) {
 	ctx, cancel := e.attemptContext()
 	defer cancel()
-	return ask(ctx)
+	s := &sending{}
+	res, err := ask(context.WithValue(ctx, sendingKey{}, s))
+	if err != nil && s.failed {
+		err = notSent(err)
+	}
+	return res, err
 }
