@@ -104,6 +104,7 @@ func (a *attempt) answer(r *Store) {
 	for _, b := range a.batches {
 		mine := results[:len(b.cmds)]
 		results = results[len(b.cmds):]
+		r.settled.Note(b.cmds, mine, 0)
 		if !b.answered {
 			r.noteWaits(b.cmds, mine)
 			b.finish(mine)
