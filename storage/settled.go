@@ -54,6 +54,13 @@ func (s *Settled) Keep() {
 	s.keeps, s.asked = true, map[session.Digest]func(Answer){}
 }
 
+// Keeps reports whether changes are remembered.
+func (s *Settled) Keeps() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keeps
+}
+
 // Note notes what an entry has changed. The store calls it once for each, in order.
 func (s *Settled) Note(cmds []session.Command, results []session.Result, index uint64) {
 	s.mu.Lock()
