@@ -81,6 +81,30 @@ func TestWhatMayHaveBeenAppliedIsUnknownWithoutALeader(t *testing.T) {
 	require.Equal(t, storage.Unknown, a.Outcome, "%v", a.Err)
 }
 
+// Whoever asked for it learns later what became of it, since his node applies it too.
+func TestWhatMayHaveBeenAppliedIsLearned(t *testing.T) {
+	t.Parallel()
+	cmd := increment("r")
+	cmd.Authorize(&session.Authority{Behalf: true, Audited: session.Digest{1}})
+	s := newStuck(t, cmd)
+	s.follower.Settled().Keep()
+	s.net.isolate(s.follower.Address(), true)
+	a := <-s.answer
+	require.Equal(t, storage.Unknown, a.Outcome, "%v", a.Err)
+	told := make(chan storage.Answer, 1)
+	require.Empty(t, s.follower.Settled().Find(session.Digest{1}, 0, func(a storage.Answer) { told <- a }))
+	s.open()
+	s.net.isolate(s.follower.Address(), false)
+	select {
+	case a = <-told:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it was not told")
+	}
+	require.EqualValues(t, 1, a.Result.Chain.N)
+	require.Equal(t, (*session.Chain)(nil).Next(0, session.Done, session.Digest{1}), a.Result.Chain)
+	require.Len(t, s.follower.Settled().Find(session.Digest{1}, 0, nil), 1)
+}
+
 func TestWithoutAnIDNothingIsSentTwice(t *testing.T) {
 	t.Parallel()
 	s := newStuck(t, increment(""))

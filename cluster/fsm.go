@@ -34,6 +34,7 @@ type fsm struct {
 	logged  logged
 	staging *staging   // nil unless a restore is under way; used by what Raft calls alone
 	checks  chan check // the latest that was ordered
+	settled storage.Settled
 
 	// Set before Raft starts: where its snapshots lie, and what is closed when
 	// the node ends. Nil and empty in tests of the state machine alone.
@@ -111,7 +112,9 @@ func (f *fsm) Apply(l *raft.Log) any {
 	}
 	var answer any = errVoid
 	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
-		answer = f.state.ApplyAll(at, cmds)
+		results := f.state.ApplyAll(at, cmds)
+		f.settled.Note(cmds, results, l.Index)
+		answer = results
 		f.noteLeases(cmds)
 		f.since.restart()
 		if len(cmds) == 0 {

@@ -42,6 +42,9 @@ func (n *Node) Count(_ context.Context, ns string) (session.Tally, error) {
 	return n.fsm.tally(ns), nil
 }
 
+// Settled implements storage.Settling: this node applies what any other has asked for.
+func (n *Node) Settled() *storage.Settled { return &n.fsm.settled }
+
 // Unswept implements storage.Sweeping: the leader sees to KILLs.
 func (n *Node) Unswept(context.Context) []session.Key {
 	if l, _, _ := n.leader(); l == nil {

@@ -130,6 +130,8 @@ type Change struct {
 	Link
 	Said json.RawMessage `json:"said"`
 	Code session.Code    `json:"code"`
+	// Learned says that the answer was lost, and its node learned later what became of it.
+	Learned bool `json:"learned"`
 }
 
 // A Fold is the end of a chain, which goes on in the namespace's: Link is that one.

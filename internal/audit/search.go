@@ -46,6 +46,7 @@ var everyCode = func() (all []session.Code) {
 // learned the outcomes of, by any outcomes that these may have had. More changes follow
 // behind them, which reaches looks at.
 func (v *verifier) through(to *Link, reaches func(*session.Chain) bool, more uint64, byN map[uint64][]*link) bool {
+	v.tired = false
 	all := slices.DeleteFunc(slices.Clone(v.unknown[to.Chain]), func(a *asked) bool { return a.used })
 	for gap := uint64(1); gap <= min(maxUnknown, uint64(len(all))) && gap+more <= to.N; gap++ {
 		n := to.N - more - gap // of the last one that is known
@@ -63,12 +64,21 @@ func (v *verifier) through(to *Link, reaches func(*session.Chain) bool, more uin
 					return true
 				}
 			}
+			v.tired = v.tired || s.tried > maxTried
 		}
 		if n > 0 {
 			return false // what is before that is known too
 		}
 	}
 	return false
+}
+
+// lost says why there is no line of a change, behind a search for a way through.
+func (v *verifier) lost() string {
+	if v.tired {
+		return "removed, lost when its node was killed, or one of those whose outcome nobody has learned, which are too many to try"
+	}
+	return "removed, or lost when its node was killed"
 }
 
 // try adds so many links of those changes to a chain.

@@ -93,11 +93,13 @@ type verifier struct {
 	nodes   map[string][]*placed
 	order   []string
 	links   map[session.Key][]*link
+	learned []*link
 	unknown map[session.Key][]*asked
 	folded  map[session.Key][]*folded
 	open    []*open
 	against Against
-	bare    int // files without one line of a chain
+	bare    int  // files without one line of a chain
+	tired   bool // the latest search of a way through has tried as much as it may
 
 	restores []restore
 }
@@ -222,7 +224,12 @@ func (v *verifier) note(at *placed) {
 			v.unknown[c.Chain] = append(v.unknown[c.Chain], a)
 			return
 		}
-		v.links[c.Chain] = append(v.links[c.Chain], &link{Link: c.Link, code: c.Code, audited: digest, from: at, at: at.At})
+		l := &link{Link: c.Link, code: c.Code, audited: digest, from: at, at: at.At}
+		if c.Learned {
+			v.learned = append(v.learned, l)
+			return
+		}
+		v.links[c.Chain] = append(v.links[c.Chain], l)
 	}
 	if f := at.Fold; f != nil {
 		of, err := f.Of.chain()
@@ -324,6 +331,7 @@ func (v *verifier) uncovered(chains []session.Key) []string {
 
 // chains follows the chains of records.
 func (v *verifier) chains() {
+	v.learn()
 	v.Chains = len(v.links)
 	live := map[session.Key]Link{}
 	if v.against.Heads != nil {
@@ -399,14 +407,14 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 			continue
 		}
 		if l.N > 1 && len(before) == 0 {
-			v.wrong(l.from, "change %d of %q has no line before this one, which is change %d: removed, or lost when its node was killed", l.N-1, k, l.N)
+			v.wrong(l.from, "change %d of %q has no line before this one, which is change %d: %s", l.N-1, k, l.N, v.lost())
 			continue
 		}
 		v.wrong(l.from, "change %d of %q does not follow from the one before: what was said or its outcome is not what was written", l.N, k)
 	}
 	for _, f := range v.folded[k] {
 		if !v.ends(f.Link, all, byN) {
-			v.wrong(f.from, "%q ended with change %d, of which no file has a line: removed, or lost when its node was killed", k, f.N)
+			v.wrong(f.from, "%q ended with change %d, of which no file has a line: %s", k, f.N, v.lost())
 		}
 	}
 	if !v.against.Heads.covers(k) {

@@ -37,8 +37,9 @@ type auditor struct {
 	journal *record.Journal
 	store   order.Reader
 	names   principals
-	key     *digestKey // of digests of arguments; nil where they have none
-	away    away       // of who was not let in
+	settled *storage.Settled // nil where the store does not say what became of what was lost
+	key     *digestKey       // of digests of arguments; nil where they have none
+	away    away             // of who was not let in
 
 	awayNodes away // of those who want to make a node join
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -309,6 +311,85 @@ func TestChangesWhoseAnswersWereLostHaveLines(t *testing.T) {
 	problems := a.report(t, [][]string{last}).Problems
 	require.NotEmpty(t, problems)
 	require.Contains(t, problems[len(problems)-1].What, "the state has 3 changes of", "the line of the last one is needed")
+}
+
+// A mute store answers nobody until it is let go, and applies what it has, the latest
+// first. It says what became of it.
+type mute struct {
+	*storage.Memory
+	settled storage.Settled
+	quiet   bool
+	mu      sync.Mutex
+	held    []session.Command
+}
+
+// Settled implements storage.Settling.
+func (m *mute) Settled() *storage.Settled { return &m.settled }
+
+// Apply implements storage.Store.
+func (m *mute) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.quiet {
+		return m.Memory.Apply(ctx, cmds...)
+	}
+	m.held = append(m.held, cmds...)
+	answers := make([]storage.Answer, len(cmds))
+	for i := range answers {
+		answers[i] = storage.Lost(errors.New("the leader was paused"))
+	}
+	return answers
+}
+
+func (m *mute) letGo(t *testing.T) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.quiet = false
+	slices.Reverse(m.held)
+	for _, cmd := range m.held {
+		a := m.Memory.Apply(t.Context(), cmd)[0]
+		require.NoError(t, a.Failure())
+		m.settled.Note([]session.Command{cmd}, []session.Result{a.Result}, a.Index)
+	}
+}
+
+// Changes that were under way when the leader was paused have their lines, however many
+// they are and in whatever order they were applied once it went on.
+func TestChangesThatAPausedLeaderHad(t *testing.T) {
+	store := &mute{Memory: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) { c.AuditChain = &audit.Tail{Node: "n1"} })
+	increment := func(i int) (status int) {
+		status, _ = n.post("CounterService/Increment", fmt.Sprintf(`{"key":"k","amount":"1","requestId":"r%d","client":"c"}`, i))
+		return status
+	}
+	require.Equal(t, 200, increment(0))
+	store.mu.Lock()
+	store.quiet = true
+	store.mu.Unlock()
+	for i := range 100 {
+		require.Equal(t, 503, increment(1+i))
+	}
+	store.letGo(t)
+	require.Equal(t, 200, increment(101))
+	lines := func() (all []string) {
+		n.audit.mu.Lock()
+		defer n.audit.mu.Unlock()
+		return slices.Collect(strings.Lines(n.audit.buf.String()))
+	}
+	require.Eventually(t, func() bool {
+		learned := 0
+		for _, l := range lines() {
+			if strings.Contains(l, `"outcome":"done"`) && strings.Contains(l, `"learned":true`) {
+				learned++
+			}
+		}
+		return learned == 100
+	}, 10*time.Second, time.Millisecond)
+	a := &audited{heads: headsOf(t, store)}
+	require.Empty(t, a.report(t, [][]string{lines()}).Problems)
+	gone := slices.DeleteFunc(lines(), func(l string) bool { return strings.Contains(l, `"request_id":"r50"`) })
+	require.NotEmpty(t, a.report(t, [][]string{gone}).Problems)
 }
 
 // Anchors say where the lines and the state stand, and digests of arguments have a key

@@ -22,6 +22,10 @@ func (a *auditor) chained(store storage.Store) storage.Store {
 		return store
 	}
 	c := &chainedStore{Store: store, audit: a}
+	if s, ok := store.(storage.Settling); ok {
+		a.settled = s.Settled()
+		a.settled.Keep()
+	}
 	gatherer, gathers := store.(storage.Gatherer)
 	handing, hands := store.(storage.Handing)
 	switch {
@@ -52,9 +56,10 @@ func (c *chainedStore) Apply(ctx context.Context, cmds ...session.Command) []sto
 	for i, cmd := range cmds {
 		said[i] = say(cmd, who)
 	}
+	mark := c.audit.mark()
 	answers := c.Store.Apply(ctx, cmds...)
 	for i := range answers {
-		c.audit.changed(cmds[i], said[i], &answers[i], who.String())
+		c.audit.changed(cmds[i], said[i], &answers[i], who.String(), mark)
 	}
 	c.audit.log.push() // where nobody's answer waits for it
 	return answers
@@ -77,11 +82,11 @@ type chainedClaims struct {
 // ClaimBy implements storage.Handing.
 func (c *chainedClaims) ClaimBy(claims func(k session.Key, p *session.Pool) []storage.Claim) {
 	c.Handing.ClaimBy(func(k session.Key, p *session.Pool) []storage.Claim {
-		all := claims(k, p)
+		all, mark := claims(k, p), c.audit.mark()
 		for i := range all {
 			cmd, answered := all[i].Command, all[i].Answered
 			all[i].Answered = func(a storage.Answer) {
-				c.audit.changed(cmd, nil, &a, "")
+				c.audit.changed(cmd, nil, &a, "", mark)
 				c.audit.log.push()
 				answered(a)
 			}
@@ -119,8 +124,10 @@ func say(cmd session.Command, who *access.Principal) []byte {
 // from it if nil. What was not applied or changed nothing has
 // no line here. What may have changed something by an attempt whose answer was lost has
 // one without a link, as an unknown outcome has: it is answered as a repeat, as what
-// comes too late, or, as claims are, with a change of its own, which has its line too.
-func (a *auditor) changed(cmd session.Command, said []byte, answer *storage.Answer, who string) {
+// comes too late, or, as claims are, with a change of its own, which has its line too. It
+// has another line, with the link, once the node learns of it what it has changed behind
+// the mark: many in a row could not be put in order by what was said of them.
+func (a *auditor) changed(cmd session.Command, said []byte, answer *storage.Answer, who string, mark uint64) {
 	by := cmd.Authority()
 	if by == nil || by.Audited == (session.Digest{}) || answer.Outcome == storage.NotApplied ||
 		answer.Outcome == storage.Applied && answer.Result.Chain == nil && !answer.Again {
@@ -131,18 +138,37 @@ func (a *auditor) changed(cmd session.Command, said []byte, answer *storage.Answ
 		s := audit.SayOf(cmd, by)
 		said = s.Text()
 	}
-	write := func(chain *session.Chain) {
-		answer.Line = a.log.add(func(l line) line { return a.change(l, cmd, said, answer, who, chain) })
+	write := func(answer *storage.Answer, chain *session.Chain, learned bool) uint64 {
 		a.metrics.auditLines.Inc()
+		return a.log.add(func(l line) line { return a.change(l, cmd, said, answer, who, chain, learned) })
 	}
-	if answer.Again && answer.Result.Chain != nil {
-		write(nil)
+	if answer.Outcome == storage.Unknown || answer.Again {
+		answer.Line = write(answer, nil, false)
+		if a.settled != nil {
+			for _, was := range a.settled.Find(by.Audited, mark, func(was storage.Answer) {
+				write(&was, was.Result.Chain, true)
+				a.log.push()
+			}) {
+				answer.Line = write(&was, was.Result.Chain, true)
+			}
+		}
 	}
-	write(answer.Result.Chain)
+	if chain := answer.Result.Chain; chain != nil {
+		answer.Line = write(answer, chain, false)
+	}
 }
 
-// change adds what is said of a change; chain is nil where its link is not known.
-func (a *auditor) change(l line, cmd session.Command, said []byte, answer *storage.Answer, who string, chain *session.Chain) line {
+// mark is where the store stands of what it has settled.
+func (a *auditor) mark() uint64 {
+	if a.settled == nil {
+		return 0
+	}
+	return a.settled.Mark()
+}
+
+// change adds what is said of a change; chain is nil where its link is not known. What was
+// learned later may have a line where another attempt was answered as well.
+func (a *auditor) change(l line, cmd session.Command, said []byte, answer *storage.Answer, who string, chain *session.Chain, learned bool) line {
 	key, _ := session.ChainOf(cmd)
 	l = l.stamp(a.now()).text("event_type", "change").text("namespace", cmd.Namespace())
 	if who != "" {
@@ -163,6 +189,9 @@ func (a *auditor) change(l line, cmd session.Command, said []byte, answer *stora
 	}
 	if answer.Outcome == storage.Applied {
 		l = l.number("code", uint64(answer.Result.Code))
+	}
+	if learned {
+		l = l.bool("learned", true)
 	}
 	return append(l, '}')
 }

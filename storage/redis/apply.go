@@ -64,6 +64,10 @@ func (r *Store) Apply(ctx context.Context, cmds ...session.Command) []storage.An
 	return answers
 }
 
+// Settled implements storage.Settling: what became of a round is found out, though its
+// callers may be gone by then.
+func (r *Store) Settled() *storage.Settled { return &r.settled }
+
 // applyOne applies a command of one namespace, as most are; nil if it is not.
 func (r *Store) applyOne(ctx context.Context, cmds []session.Command) []storage.Answer {
 	if _, ok := cmds[0].(*session.Tick); ok || session.Validate(cmds[0]) != nil {

@@ -104,6 +104,7 @@ func (a *attempt) answer(r *Store) {
 	for _, b := range a.batches {
 		mine := results[:len(b.cmds)]
 		results = results[len(b.cmds):]
+		r.settled.Note(b.cmds, mine, 0)
 		if !b.answered {
 			r.noteWaits(b.cmds, mine)
 			b.finish(mine)
@@ -131,7 +132,7 @@ func (x *round) lostSight(a *attempt, err error) {
 	}
 	x.r.cache.forget(keys)
 	a.keepOpen(true)
-	x.open = a
+	x.open, x.lost = a, time.Now()
 }
 
 // findOut finds out what became of the attempt that is open. It returns how long
@@ -186,6 +187,9 @@ func (x *round) fence(ctx context.Context, e *epoch, found []wire.Entry) time.Du
 		}
 	}
 	if at < 0 {
+		if len(x.batches) == 0 {
+			x.open = nil // nobody waits for it any more
+		}
 		return silentPause // all of them are damaged
 	}
 	s := x.r.beginSwap(x.p, e, []wire.Want{{Key: a.wants[at].Key}})

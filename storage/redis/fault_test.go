@@ -282,6 +282,43 @@ func TestRedisFindsOutWhatBecameOfASwap(t *testing.T) {
 	require.EqualValues(t, n, counted(t, r))
 }
 
+// What it finds out is told, though whoever asked for it has gone.
+func TestRedisTellsWhatBecameOfASwap(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	p := newProxy(t, s.addr())
+	r := s.open("one", func(c *Config) { c.URL = p.url() })
+	r.Settled().Keep()
+	cmd := &session.Increment{NS: testNS, By: session.Maker{Client: "w", Request: "r"}, Key: "k", Amount: 1}
+	cmd.Authorize(&session.Authority{Behalf: true, Audited: session.Digest{1}})
+	first := &session.Increment{NS: testNS, By: session.Maker{Client: "w", Request: "first"}, Key: "k", Amount: 1}
+	first.Authorize(&session.Authority{Behalf: true, Audited: session.Digest{2}})
+	one(t, r, first)
+	p.dropAnswers.Store(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := make(chan storage.Answer, 1)
+	go func() { answer <- r.Apply(ctx, cmd)[0] }()
+	require.Eventually(t, func() bool { return p.dropAnswers.Load() < 1 }, 30*time.Second, 100*time.Microsecond)
+	p.to("127.0.0.1:1")
+	cancel()
+	told := make(chan storage.Answer, 1)
+	a := <-answer
+	found := r.Settled().Find(session.Digest{1}, 0, func(a storage.Answer) { told <- a })
+	p.to(s.addr())
+	if len(found) > 0 { // before the connections ended
+		a = found[0]
+	} else {
+		require.Equal(t, storage.Unknown, a.Outcome)
+		select {
+		case a = <-told:
+		case <-time.After(10 * time.Second):
+			t.Fatal("it was not told")
+		}
+	}
+	require.EqualValues(t, 2, a.Result.Chain.N)
+	require.EqualValues(t, 2, counted(t, s.open("two")))
+}
+
 // Where others have written over all of it since, nobody can say: what may be
 // repeated is, the rest is answered as unknown.
 func TestRedisSaysWhatIsUnknown(t *testing.T) {

@@ -23,6 +23,7 @@ type round struct {
 	ready   *attempt                             // decided, and not sent
 	before  func(session.Key) (wire.Entry, bool) // while ready is decided: what the round before it writes
 	open    *attempt                             // sent, and nobody knows what became of it
+	lost    time.Time                            // since when
 	doubts  bool                                 // Redis found a wrong type, or records did not belong together: nothing is taken from the cache
 }
 
@@ -32,6 +33,9 @@ const (
 	lostPause   = 100 * time.Microsecond
 	frozenPause = 20 * time.Millisecond
 	silentPause = 50 * time.Millisecond
+	// orphaned is for how long one finds out about an attempt whose callers have all
+	// gone, where somebody wants to know it all the same.
+	orphaned = time.Minute
 )
 
 // carryOut answers all batches.
@@ -60,12 +64,12 @@ func (x *round) run() error {
 			x.takeMore()
 		}
 		x.leaveLate()
-		if len(x.batches) == 0 {
+		if x.over() {
 			x.l.finish()
 			return nil
 		}
 		pause, err := x.try()
-		if err != nil || len(x.batches) == 0 {
+		if err != nil || x.over() {
 			return err
 		}
 		if pause > 0 && !x.l.turns.waits {
@@ -76,6 +80,11 @@ func (x *round) run() error {
 			return errClosed
 		}
 	}
+}
+
+// over reports whether there is nothing left to do.
+func (x *round) over() bool {
+	return len(x.batches) == 0 && (x.open == nil || !x.r.settled.Keeps() || time.Since(x.lost) > orphaned)
 }
 
 // try takes the next step: it finds out about the attempt that is open, or makes

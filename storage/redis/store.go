@@ -50,6 +50,7 @@ type Store struct {
 	rounds atomic.Uint64 // stamps given out
 	lost   atomic.Uint64 // swaps lost to other nodes
 
+	settled storage.Settled
 	changed chan struct{}
 	claims  atomic.Pointer[func(session.Key, *session.Pool) []storage.Claim]
 	waits   atomic.Int64 // until when this node has somebody who waits, in monotonic time
