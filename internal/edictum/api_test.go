@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -20,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"example.com/govnode/internal/edictum"
+	"example.com/govnode/internal/lobby"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
@@ -416,4 +421,55 @@ func TestSignaturesAreOfTheirBytes(t *testing.T) {
 		require.JSONEq(t, `{"name": "r", "version": 3, "env": "production", "yaml": "y", "yaml_bytes": "eQ==", "revision_hash": "`+hash+`", "signature": `+shown+
 			`, "public_key": `+strings.ReplaceAll(shown, "s", "k")+`}`, w.Body.String(), text)
 	}
+}
+
+// A token is for agents of each of its patterns, and for no others.
+func TestScopesOfSeveralAgents(t *testing.T) {
+	n := guardedNode(t)
+	token := n.token("many", []string{"bot-*", "desk", "cli-?"}, v1.Role_ROLE_AGENT)
+	for agent, want := range map[string]int{"bot-1": 200, "desk": 200, "cli-x": 200, "": 200, "cli-xy": 403, "desk-1": 403, "bot": 403, "a b": 400, strings.Repeat("a", 129): 400} {
+		status, body := n.ask(token, agent, "POST", "/v1/sessions/k/increment", `{}`)
+		require.Equal(t, want, status, "%q: %s", agent, body)
+	}
+}
+
+// Whoever shows what nobody knows is slowed down like others that do.
+func TestWrongKeysAreSlowed(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	hall, err := lobby.New(lobby.Config{Connections: 100, Outside: 100, Registry: registry})
+	require.NoError(t, err)
+	h := edictum.New(http.NotFoundHandler(), scriptKeys(t), slog.New(slog.DiscardHandler))
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &http.Server{Handler: lobby.Handler(h), ConnContext: lobby.Context, ReadHeaderTimeout: time.Minute}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(hall.Over(inner)) }()
+	slowed := func() (n float64) {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "gov_connections_slowed_total" && m.GetLabel()[0].GetValue() == "tokens" {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return n
+	}
+	for i := 0; slowed() == 0; i++ {
+		require.Less(t, i, 5000)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+inner.Addr().String()+"/v1/sessions/k", nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer nobody")
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.Equal(t, 401, res.StatusCode)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+	}
+	http.DefaultClient.CloseIdleConnections()
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, <-done, http.ErrServerClosed)
+	require.NoError(t, h.Close())
 }
