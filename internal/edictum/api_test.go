@@ -1,7 +1,7 @@
 package edictum_test
 
 import (
-	"context"
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,80 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
 
 	"example.com/govnode/internal/edictum"
 	"example.com/govnode/internal/lobby"
 	v1 "example.com/govnode/proto/govnode/v1"
-	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
 // What is asked of the API for a request of an SDK, and what becomes of its answers.
-
-// An oracle is an API that answers as it is told to, and keeps what it was asked.
-type oracle struct {
-	mu     sync.Mutex
-	asked  map[string][]string // requests as JSON, by method
-	answer func(method string, request map[string]any) (string, error)
-}
-
-func (o *oracle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answering := connect.WithInterceptors(connect.UnaryInterceptorFunc(func(connect.UnaryFunc) connect.UnaryFunc {
-		return func(_ context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			procedure := req.Spec().Procedure
-			method := procedure[strings.LastIndexByte(procedure, '/')+1:]
-			raw, err := protojson.MarshalOptions{}.Marshal(req.Any().(proto.Message))
-			if err != nil {
-				return nil, err
-			}
-			fields := map[string]any{}
-			if err := json.Unmarshal(raw, &fields); err != nil {
-				return nil, err
-			}
-			delete(fields, "client")
-			delete(fields, "requestId")
-			if raw, err = json.Marshal(fields); err != nil { // keys in order, and no blanks
-				return nil, err
-			}
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			o.asked[method] = append(o.asked[method], string(raw))
-			text, err := o.answer(method, fields)
-			if err != nil {
-				return nil, err
-			}
-			m := dynamicpb.NewMessage(req.Spec().Schema.(protoreflect.MethodDescriptor).Output())
-			if err := protojson.Unmarshal([]byte(text), m); err != nil {
-				return nil, connect.NewError(connect.CodeDataLoss, err)
-			}
-			return connect.NewResponse(m), nil
-		}
-	}))
-	mux := http.NewServeMux()
-	mux.Handle(govnodev1connect.NewApprovalServiceHandler(govnodev1connect.UnimplementedApprovalServiceHandler{}, answering))
-	mux.Handle(govnodev1connect.NewCounterServiceHandler(govnodev1connect.UnimplementedCounterServiceHandler{}, answering))
-	mux.Handle(govnodev1connect.NewPolicyServiceHandler(govnodev1connect.UnimplementedPolicyServiceHandler{}, answering))
-	mux.Handle(govnodev1connect.NewAccessServiceHandler(govnodev1connect.UnimplementedAccessServiceHandler{}, answering))
-	mux.Handle(govnodev1connect.NewClusterServiceHandler(govnodev1connect.UnimplementedClusterServiceHandler{}, answering))
-	mux.ServeHTTP(w, r)
-}
-
-// before is an oracle behind the interface of the SDKs.
-func before(t *testing.T, answer func(method string, request map[string]any) (string, error)) (*oracle, func(holder, method, path, body string) *httptest.ResponseRecorder) {
-	o := &oracle{asked: map[string][]string{}, answer: answer}
-	h := edictum.New(o, scriptKeys(t), slog.New(slog.DiscardHandler))
-	t.Cleanup(func() { require.NoError(t, h.Close()) })
-	return o, func(holder, method, path, body string) *httptest.ResponseRecorder {
-		req := httptest.NewRequest(method, path, strings.NewReader(body))
-		req.Header.Set("Authorization", "bearer  "+holder) // as some write it
-		req.Header.Set("X-Edictum-Agent-Id", "bot")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, req)
-		return w
-	}
-}
 
 // Each code of the API has its status, of which none is one that an SDK would repeat, and
 // its words.
@@ -472,4 +405,51 @@ func TestWrongKeysAreSlowed(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, <-done, http.ErrServerClosed)
 	require.NoError(t, h.Close())
+}
+
+// What a node has looked up for the streams of one namespace is told to no other, and a
+// stream without a name is told of all pages.
+func TestStreamsTellOfTheirNamespace(t *testing.T) {
+	o := &oracle{asked: map[string][]string{}, answer: func(method string, request map[string]any) (string, error) {
+		switch method {
+		case "GetPolicy":
+			return fmt.Sprintf(`{"policy": {"name": "edictum/production/r", "version": 1, "files": [{"path": "ruleset.yaml", "content": "of %s"}]}}`, request["of"]), nil
+		case "ListPolicies":
+			if request["pageToken"] == nil {
+				return fmt.Sprintf(`{"policies": [{"name": "edictum/production/one-%s", "version": 1, "digest": "a"}, {"name": "other"}, {"name": "edictum/staging/x"}], "nextPageToken": "two"}`, request["of"]), nil
+			}
+			return fmt.Sprintf(`{"policies": [{"name": "edictum/production/two-%s", "version": 2, "digest": "b"}]}`, request["of"]), nil
+		}
+		return `{}`, nil
+	}}
+	h := edictum.New(o, scriptKeys(t), slog.New(slog.DiscardHandler))
+	n := httptest.NewServer(h)
+	defer func() {
+		n.CloseClientConnections()
+		n.Close()
+		require.NoError(t, h.Close())
+	}()
+	follow := func(holder, query string, events int) (told []string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.URL+"/v1/stream"+query, nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+holder)
+		req.Header.Set("X-Edictum-Agent-Id", "bot")
+		res, err := http.DefaultTransport.RoundTrip(req)
+		require.NoError(t, err)
+		defer func() { _ = res.Body.Close() }()
+		lines := bufio.NewScanner(res.Body)
+		for len(told) < events && lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var fields map[string]any
+				require.NoError(t, json.Unmarshal([]byte(data), &fields))
+				told = append(told, fmt.Sprint(fields["name"], " ", fields["version"], " ", fields["yaml"]))
+			}
+		}
+		slices.Sort(told)
+		return told
+	}
+	for holder, ns := range map[string]string{"agent": "default", "elsewhere": "tenant-2"} { // at once, so that what is kept of one is there for the other
+		require.Equal(t, []string{"r 1 <nil>", "r 1 of " + ns}, follow(holder, "?bundle_name=r", 2))
+		require.Equal(t, []string{"one-" + ns + " 1 <nil>", "two-" + ns + " 2 <nil>"}, follow(holder, "", 2))
+	}
 }
