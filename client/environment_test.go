@@ -175,3 +175,47 @@ func TestATokenFileIsReadAgain(t *testing.T) {
 	_, err = c.TokenSource()
 	require.ErrorContains(t, err, "GOVNODE_TOKEN_FILE: "+path)
 }
+
+// A certificate that is replaced is shown from then on; what cannot be read is not, and
+// the one before stays.
+func TestLoadTLSReadsACertificateAgain(t *testing.T) {
+	dir := pemFiles(t)
+	other := pemFiles(t)
+	in := func(dir, name string) string { return filepath.Join(dir, name) }
+	secure, err := client.LoadTLS(in(dir, "ca.crt"), in(dir, "me.crt"), in(dir, "me.key"))
+	require.NoError(t, err)
+	require.Equal(t, uint16(tls.VersionTLS13), secure.MinVersion)
+	shown := func() []byte {
+		c, err := secure.GetClientCertificate(&tls.CertificateRequestInfo{})
+		require.NoError(t, err)
+		return c.Certificate[0]
+	}
+	of := func(dir string) []byte {
+		pair, err := tls.LoadX509KeyPair(in(dir, "me.crt"), in(dir, "me.key"))
+		require.NoError(t, err)
+		return pair.Certificate[0]
+	}
+	first := of(dir)
+	require.Equal(t, first, shown())
+	at := time.Now().Add(time.Minute)
+	move := func(name string, from []byte) {
+		require.NoError(t, os.WriteFile(in(dir, name), from, 0o600))
+		require.NoError(t, os.Chtimes(in(dir, name), at, at))
+	}
+	for _, name := range []string{"me.crt", "me.key"} {
+		b, err := os.ReadFile(in(other, name))
+		require.NoError(t, err)
+		move(name, b)
+	}
+	require.Equal(t, of(other), shown())
+	require.NotEqual(t, first, shown())
+	at = at.Add(time.Minute)
+	move("me.crt", []byte("nothing"))
+	require.Equal(t, of(other), shown())
+
+	none, err := client.LoadTLS(in(dir, "ca.crt"), "", "")
+	require.NoError(t, err)
+	empty, err := none.GetClientCertificate(&tls.CertificateRequestInfo{})
+	require.NoError(t, err)
+	require.Empty(t, empty.Certificate)
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/client/internal/wire"
+	"example.com/govnode/internal/window"
 )
 
 // A noStream takes everything, and brings nothing.
@@ -185,4 +186,29 @@ func TestErrandAsAContext(t *testing.T) {
 		open.stop()
 		farewell.stop()
 	})
+}
+
+// A stream carries so many waits and no more: the next one goes by itself, and what does
+// not wait still goes over the stream.
+func TestWaitsOfAStreamHaveABound(t *testing.T) {
+	k := idleLink(idleClient(t))
+	hold := func(n int) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.window.Move(window.InFlight, window.Waiting, n)
+	}
+	add := func(mayWait bool) error {
+		return k.add(&frame{mayWait: mayWait, limit: time.Now().Add(time.Hour), done: make(chan error, 1)})
+	}
+	hold(maxWaits - 1)
+	require.NoError(t, add(true))
+	hold(1)
+	require.ErrorIs(t, add(true), errUnary)
+	require.NoError(t, add(false))
+	hold(-1)
+	require.NoError(t, add(true))
+	k.mu.Lock()
+	k.retired = true
+	k.mu.Unlock()
+	require.ErrorIs(t, add(false), errUnary)
 }
