@@ -85,11 +85,6 @@ func listen(t *testing.T, address string) net.Listener {
 func newCluster(t *testing.T, size int, change func(*Config)) *testCluster {
 	t.Helper()
 	c := &testCluster{t: t, net: &network{cut: map[string]bool{}, conns: map[net.Conn][2]string{}}}
-	t.Cleanup(func() {
-		for _, n := range c.nodes {
-			_ = n.Close() // some tests leave nodes that cannot be closed in order
-		}
-	})
 	for i := range size {
 		c.add(fmt.Sprintf("n%d", i+1), change)
 	}
@@ -163,6 +158,10 @@ func (c *testCluster) open(cfg Config) (*testNode, error) {
 		return nil, err
 	}
 	n.Node = node
+	// Here, behind the cleanup of its folder: the last cleanup runs first, and who
+	// still runs goes on writing there. Some tests leave nodes that cannot be closed
+	// in order.
+	c.t.Cleanup(func() { _ = node.Close() })
 	c.mu.Lock()
 	c.nodes = append(c.nodes, n)
 	c.mu.Unlock()

@@ -177,6 +177,12 @@ func TestLoweredSlots(t *testing.T) {
 	p.Acquire(0, ask("light", 60*sec))
 	p.SetSlots(0, 1)
 	require.Equal(t, "a#1(16m40s) b#2(16m40s) | light", picture(p, 0), "revokes nothing; what cannot fit any more is gone")
+	own := under(4, "own", 60*sec)
+	own.Weight = 3
+	p.Acquire(0, own)
+	p.SetSlots(0, 1)
+	require.Equal(t, "a#1(16m40s) b#2(16m40s) | light own", picture(p, 0), "who brought a limit of his own waits under that")
+	p.Cancel(0, "own")
 	p.Release(0, t1)
 	require.Equal(t, "b#2(16m40s) | light", picture(p, 0), "grants nothing until below")
 	p.SetSlots(0, 2)

@@ -81,6 +81,8 @@ func TestReturnAndCharge(t *testing.T) {
 	require.True(t, ok, "a debt is over after one window")
 	p.Return(sec+sec/2, 0, token, 5)
 	require.Equal(t, int32(100), p.InUse(), "what has returned by itself does not come back")
+	p.Return(sec+sec/2, sec+sec/2+1, token+100, 5)
+	require.Equal(t, int32(100), p.InUse(), "what was spent after the last entry is of a rate that is gone")
 	for range 5 {
 		p.Charge(2*sec, MaxWeight)
 	}
@@ -96,6 +98,7 @@ func TestRoomAtARateIsHandedOn(t *testing.T) {
 		"what is held comes back": func(p *Pool, now time.Duration, _, held uint64) { p.Release(now, held) },
 		"the limit is raised":     func(p *Pool, now time.Duration, _, _ uint64) { p.SetRate(now, 13, 10*sec) },
 		"the window is shorter":   func(p *Pool, now time.Duration, _, _ uint64) { p.SetRate(now, 10, sec) },
+		"a shorter window counts": func(p *Pool, now time.Duration, _, _ uint64) { p.Under(now, sec) },
 		"it returns by itself":    func(p *Pool, _ time.Duration, _, _ uint64) { p.Settle(10 * sec) },
 		"who is before goes": func(p *Pool, now time.Duration, spent, _ uint64) {
 			heavy := ask("heavy", 60*sec)
@@ -258,4 +261,40 @@ func TestHeldAtARateAreBounded(t *testing.T) {
 	p.Release(0, first)
 	how, _, _ = p.Claim(0, "late")
 	require.Equal(t, Granted, how)
+
+	how, _, _ = p.Acquire(0, ask("later", 60*sec))
+	require.Equal(t, Queued, how)
+	_, ok := p.Spend(0, first+1)
+	require.True(t, ok)
+	require.False(t, p.Claimable("later"), "what is spent takes the place of what was held")
+	_, ok = p.Spend(0, first+2)
+	require.True(t, ok)
+	require.True(t, p.Claimable("later"), "what is spent at one time is one entry")
+}
+
+// Whose turn comes when so much returns by itself follows from what each of those who
+// wait asks for, within his own limit; what is held returns to nobody by itself.
+func TestTurnsAreWithinLimits(t *testing.T) {
+	p := newRate(10, 10*sec)
+	how, _, _ := p.Acquire(0, ask("holder", 0))
+	require.Equal(t, Granted, how)
+	for at, weight := range []int32{3, 4, 1} {
+		_, ok := spend(p, time.Duration(at)*sec, weight)
+		require.True(t, ok)
+	}
+	for _, w := range []struct {
+		holder        string
+		weight, slots int32
+	}{{"a", 7, 0}, {"b", 1, 10}, {"c", 1, 9}, {"d", 1, 0}} {
+		r := ask(w.holder, 60*sec)
+		r.Weight, r.Slots = w.weight, w.slots
+		how, _, _ := p.Acquire(2*sec, r)
+		require.Equal(t, Queued, how, w.holder)
+	}
+	at, waits := p.Turn()
+	require.True(t, waits)
+	require.Equal(t, 11*sec, at, "three and four have to return")
+	require.Empty(t, p.Turns(11*sec-1))
+	require.Equal(t, []string{"a", "b"}, p.Turns(11*sec))
+	require.Equal(t, []string{"a", "b"}, p.Turns(12*sec), "c would be the tenth, and its limit is nine")
 }

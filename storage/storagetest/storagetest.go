@@ -238,7 +238,12 @@ func order(t *testing.T, r rig) {
 		key := fmt.Sprint("k", caller)
 		cmds := make([]session.Command, commands)
 		for i := range cmds {
-			cmds[i] = increment(key, fmt.Sprint("r", caller, "-", i))
+			c := increment(key, fmt.Sprint("r", caller, "-", i))
+			// A client remembers a bounded number of ids: one for all callers would
+			// forget some of a call whose answer is lost, and what is sent again
+			// would be carried out again.
+			c.By.Client = key
+			cmds[i] = c
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
