@@ -84,9 +84,8 @@ func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.R
 	if _, renews := cmd.(*session.Renew); !renews && !ends(cmd) || changed(cmd, res) {
 		return
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, cmd.Namespace())
+	defer q.mu.Unlock()
 	if most := float64(s.quotas.Operations); most > 0 {
 		s.operations.fill(time.Now(), most)
 		s.operations.tokens = max(s.operations.tokens-1, -mostOwed*most)
@@ -104,9 +103,8 @@ type Debt struct {
 
 // Debt returns what a namespace owes, if that is more than a second's worth.
 func (q *Quotas) Debt(ctx context.Context, ns string) Debt {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	most := float64(s.quotas.Operations)
 	if most == 0 {
 		return Debt{}

@@ -36,7 +36,9 @@ type Quotas struct {
 // A space is what this node knows of the use of one namespace.
 type space struct {
 	quotas   session.Quotas
-	read     time.Time // when they were read
+	known    bool          // they were read, or could not be
+	read     time.Time     // when the latest read of them began
+	reading  chan struct{} // closed when the one under way ends; nil if there is none
 	measured time.Time
 	bytes    int64
 
@@ -78,47 +80,74 @@ func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prome
 	return q
 }
 
-// of returns what is known of a namespace, with its quotas; q.mu is held. Quotas that
-// cannot be read now are as they were.
+// of locks q.mu and returns what is known of a namespace, with its quotas. They are read
+// without the lock, since a store that is slow about one namespace must not stall the
+// others. One caller reads at a time; the others take what was read before, and wait for
+// it where that is nothing. Quotas that cannot be read now are as they were.
 func (q *Quotas) of(ctx context.Context, ns string) *space {
-	s := q.spaces[ns]
-	if s == nil {
-		if len(q.spaces) >= maxSpaces {
-			for name, old := range q.spaces { // order-free: any that holds nothing may go
-				if old.held == ([kinds]int64{}) {
-					delete(q.spaces, name)
-				}
-			}
+	q.mu.Lock()
+	s := q.spaceOf(ns)
+	for !s.known && s.reading != nil && ctx.Err() == nil {
+		done := s.reading
+		q.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
 		}
-		s = &space{}
-		q.spaces[ns] = s
+		q.mu.Lock()
+		s = q.spaceOf(ns)
 	}
-	if now := time.Now(); now.Sub(s.read) > readEvery {
-		s.read = now
-		if found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby); err == nil {
-			s.quotas = session.Quotas{}
-			if x, _ := found.Record.(*session.Access); x != nil {
-				s.quotas = x.Quotas
-			}
+	now := time.Now()
+	if s.reading != nil || now.Sub(s.read) <= readEvery {
+		return s
+	}
+	done := make(chan struct{})
+	s.read, s.reading = now, done
+	q.mu.Unlock()
+	found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby)
+	q.mu.Lock()
+	s.known, s.reading = true, nil
+	close(done)
+	if err == nil {
+		s.quotas = session.Quotas{}
+		if x, _ := found.Record.(*session.Access); x != nil {
+			s.quotas = x.Quotas
 		}
 	}
 	return s
 }
 
+// spaceOf returns what is remembered of a namespace; q.mu is held.
+func (q *Quotas) spaceOf(ns string) *space {
+	s := q.spaces[ns]
+	if s != nil {
+		return s
+	}
+	if len(q.spaces) >= maxSpaces {
+		for name, old := range q.spaces { // order-free: any that holds nothing may go
+			if old.held == ([kinds]int64{}) && old.reading == nil {
+				delete(q.spaces, name)
+			}
+		}
+	}
+	s = &space{}
+	q.spaces[ns] = s
+	return s
+}
+
 // Of returns the quotas of a namespace.
 func (q *Quotas) Of(ctx context.Context, ns string) session.Quotas {
-	q.mu.Lock()
+	s := q.of(ctx, ns)
 	defer q.mu.Unlock()
-	return q.of(ctx, ns).quotas
+	return s.quotas
 }
 
 // Used returns what of them is used, as far as this node knows.
 func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 	t := q.tallyOf(ctx, ns)
 	used := session.Quotas{Sessions: t.Sessions, Clients: t.Clients, Pools: t.Pools, Policies: t.Policies, Keys: t.Keys, Bytes: q.bytesOf(ctx, ns)}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	held := q.of(ctx, ns).held
+	defer q.mu.Unlock()
 	used.Waiters, used.Followers, used.Streams = held[Waiters], held[Followers], held[Streams]
 	return used
 }
@@ -279,7 +308,6 @@ func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
 
 // bytesOf is what values, lists, policies and approvals of a namespace take, up to 10 s ago.
 func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
-	q.mu.Lock()
 	s := q.of(ctx, ns)
 	if time.Since(s.measured) <= measureEvery {
 		defer q.mu.Unlock()
@@ -322,9 +350,8 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 
 // Enter counts one more of what this node has of a namespace, until leave is called.
 func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(), err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	most := [kinds]int64{s.quotas.Waiters, s.quotas.Followers, s.quotas.Streams}[kind]
 	if most > 0 && s.held[kind] >= most {
 		return nil, q.refuse(ns, kindNames[kind], most)
@@ -340,9 +367,8 @@ func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(),
 // Spend takes one operation from what a namespace may do in a second at this node. A
 // second's worth may come at once.
 func (q *Quotas) Spend(ctx context.Context, ns string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	most := float64(s.quotas.Operations)
 	if most == 0 {
 		return nil
