@@ -168,6 +168,11 @@ func (h *Held) ownedBy(by Principal) bool {
 	return h.Gates == nil || h.Gates.Owner == (Principal{}) || h.Gates.Owner == by
 }
 
+// HasToken reports whether a token is of one of its slots.
+func (h *Held) HasToken(token uint64) bool {
+	return slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == token })
+}
+
 // finish removes what is open and remembers how it ended.
 func (x *Client) finish(h *Held, code Code, value uint64) {
 	x.IDs.Add(remembered(h.ID(), h.Content, code, 0, value))
@@ -262,7 +267,7 @@ func (s *State) renew(c *Renew, r *Result) {
 		r.Code, r.Grants = Renewed, []Grant{{TTL: s.left(h.Deadline)}}
 		return
 	}
-	if !h.Waiting() && !slices.ContainsFunc(h.Pools, func(p Hold) bool { return p.Token == c.Token }) ||
+	if !h.Waiting() && !h.HasToken(c.Token) ||
 		h.Waiting() && c.Token != 0 || !h.ownedBy(c.principal()) {
 		r.Code = Fenced
 		return

@@ -715,6 +715,39 @@ func TestWithoutAuthentication(t *testing.T) {
 	requireRefused(t, err, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 }
 
+// What was not there is not told of as ended, neither to followers nor in the audit.
+func TestWhatWasNotThereIsNotTold(t *testing.T) {
+	n := start(t)
+	told := func() (all []string) {
+		for _, l := range n.audit.all(t) {
+			if l["event_type"] == "token_revoked" || l["event_type"] == "subject_allowed" {
+				all = append(all, fmt.Sprint(l["event_type"], " ", l["name"]))
+			}
+		}
+		return all
+	}
+	revoked, err := n.access.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "c", TokenId: "none"})
+	require.NoError(t, err)
+	require.False(t, revoked.Revoked)
+	allowed, err := n.access.AllowSubject(t.Context(), &v1.AllowSubjectRequest{Client: "c", Subject: "cert:a"})
+	require.NoError(t, err)
+	require.False(t, allowed.Allowed)
+	require.Empty(t, told())
+
+	_, err = n.access.DenySubject(t.Context(), &v1.DenySubjectRequest{Client: "c", Subject: "cert:a"})
+	require.NoError(t, err)
+	hash := sha256.Sum256([]byte("a-secret-with-many-letters"))
+	_, err = n.access.CreateToken(t.Context(), &v1.CreateTokenRequest{Client: "c", TokenId: "there", SecretSha256: hash[:], Roles: []v1.Role{v1.Role_ROLE_AGENT}})
+	require.NoError(t, err)
+	for range 2 {
+		_, err = n.access.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "c", TokenId: "there"})
+		require.NoError(t, err)
+		_, err = n.access.AllowSubject(t.Context(), &v1.AllowSubjectRequest{Client: "c", Subject: "cert:a"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"token_revoked there", "subject_allowed cert:a"}, told())
+}
+
 // Tokens are made, listed and revoked by operators: of their own namespace, or of the
 // cluster. No answer has a hash, and a repeat makes one token.
 func TestTokensAreMadeByOperators(t *testing.T) {

@@ -228,7 +228,7 @@ func (r *renewal) judge(ctx context.Context) error {
 	}
 	held := make([]int, 0, len(r.open))
 	for n, i := range r.open {
-		if quota.Open(records[n], r.cmds[i].ID) {
+		if quota.Has(records[n], r.cmds[i]) {
 			held = append(held, i)
 		}
 	}

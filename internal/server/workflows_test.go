@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -243,6 +244,54 @@ func TestAStageIsAskedAboutAsThePolicySays(t *testing.T) {
 	list, err := n.approvals.List(n.ctx(), &v1.ApprovalServiceListRequest{SessionId: "over"})
 	require.NoError(t, err)
 	require.Empty(t, list.Approvals)
+}
+
+// A state that was deleted begins anew: what people had said about a stage of the one
+// before is no answer, nor is it if that was forgotten since.
+func TestAStageOfADeletedStateIsAskedAboutAnew(t *testing.T) {
+	const flow = "apiVersion: edictum/v1\nkind: Workflow\nmetadata: {name: p}\nstages: [{id: a, approval: {message: 'may it?'}}, {id: b, tools: [t]}]\n"
+	var passed atomic.Int64
+	store := storage.NewMemory(func() time.Duration { return time.Duration(passed.Load()) })
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store)
+	n.putPolicy(flow)
+	n.session("s")
+	forget := func() {
+		_, err := n.counters.Delete(n.ctx(), &v1.DeleteRequest{Key: "s:s:workflow:p:state"})
+		require.NoError(t, err)
+	}
+	ask := func() string {
+		res := n.begin("s", "a", waiting(time.Nanosecond))
+		require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, res.Outcome)
+		return res.Approval.Id
+	}
+	seen := map[string]bool{}
+	for _, v := range []v1.Vote{v1.Vote_VOTE_APPROVE, v1.Vote_VOTE_DENY, v1.Vote_VOTE_APPROVE} {
+		id := ask()
+		require.False(t, seen[id], "it is asked about anew")
+		seen[id] = true
+		require.Equal(t, id, ask(), "and once")
+		forget()
+		require.Equal(t, id, ask(), "nobody has decided yet")
+		_, err := n.vote(id, "amy", v)
+		require.NoError(t, err)
+		forget()
+	}
+	// The approvals are dropped an hour after their end, and who has asked is known.
+	passed.Add(int64(40 * time.Minute))
+	id := ask()
+	require.False(t, seen[id])
+	forget()
+	passed.Add(int64(40 * time.Minute))
+	require.Eventually(t, func() bool {
+		for old := range seen {
+			if _, err := n.approvals.Get(n.ctx(), &v1.ApprovalServiceGetRequest{Id: old}); connect.CodeOf(err) != connect.CodeNotFound {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, time.Millisecond)
+	require.NotEmpty(t, ask())
 }
 
 // A call about which a rule asks goes through the workflow first, and is blocked there

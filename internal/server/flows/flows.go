@@ -175,28 +175,41 @@ func (k *Keeper) approval(ctx context.Context, p *Place, id string) (*session.Ap
 }
 
 // ask asks people about a stage, and not about the call that has come to its end. Two
-// nodes that do so on the same state ask once.
+// nodes that do so on the same state ask once. A state may come again, as one that was
+// deleted does: what people have decided about it before, or was dropped since, is no
+// answer for it, so that they are asked once more.
 func (k *Keeper) ask(ctx context.Context, p *Place, s *engine.WorkflowState, version string, v Verdict) (Verdict, error) {
 	sum := sha256.Sum256([]byte(p.Session + "\x00" + p.flow().Name + "\x00" + v.Stage + "\x00" + version))
 	how := p.Policy.StageApproval()
 	req := &v1.ApprovalServiceRequestRequest{
 		AgentId: p.Agent, SessionId: p.Session, Tool: p.flow().Name + "/" + v.Stage, Message: input.Clip(v.Reason, session.MaxMessage),
 		Required: int32(how.Required), Denials: int32(how.Denials), Timeout: durationpb.New(how.Timeout),
-		Client: client, RequestId: "stage-" + hex.EncodeToString(sum[:16]),
+		Client: client,
 	}
 	if how.AllowOnTimeout {
 		req.OnTimeout = v1.OnTimeout_ON_TIMEOUT_ALLOW
 	}
-	res, err := k.Ask(ctx, req)
-	if err != nil {
-		return v, err
+	for n := range rounds {
+		req.RequestId = "stage-" + hex.EncodeToString(sum[:16])
+		if n > 0 {
+			req.RequestId += "-" + strconv.Itoa(n)
+		}
+		res, err := k.Ask(ctx, req)
+		if err != nil {
+			return v, err
+		}
+		a := res.Approval
+		if a == nil || a.State != v1.ApprovalState_APPROVAL_STATE_PENDING {
+			continue
+		}
+		if s.Asked == nil {
+			s.Asked = map[string]string{}
+		}
+		s.Asked[v.Stage] = a.Id
+		v.Asked = &session.ApprovalCount{ID: a.Id, State: approval.Pending, Left: a.ExpiresIn.AsDuration(), Required: uint32(how.Required), Denials: uint32(how.Denials)}
+		return v, nil
 	}
-	if s.Asked == nil {
-		s.Asked = map[string]string{}
-	}
-	s.Asked[v.Stage] = res.Approval.Id
-	v.Asked = &session.ApprovalCount{ID: res.Approval.Id, State: approval.Pending, Left: res.Approval.ExpiresIn.AsDuration(), Required: uint32(how.Required), Denials: uint32(how.Denials)}
-	return v, nil
+	return v, fault.Stale()
 }
 
 // Peek is what Judge would say, and changes nothing.

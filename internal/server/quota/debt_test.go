@@ -37,8 +37,13 @@ func TestDebts(t *testing.T) {
 	put := &session.PutQuotas{NS: "owes", By: session.Maker{Client: "op"}, Quotas: session.Quotas{Operations: 1}}
 	require.NoError(t, store.Apply(t.Context(), put)[0].Failure())
 	open := &session.Acquire{NS: "owes", Client: "c", Slot: "mine", Pool: "p", Weight: 1, TTL: time.Hour}
+	var token uint64
 	for _, cmd := range []session.Command{&session.PutPool{NS: "owes", By: session.Maker{Client: "op"}, Pool: "p", Slots: 1}, open} {
-		require.NoError(t, store.Apply(t.Context(), cmd)[0].Failure())
+		a := store.Apply(t.Context(), cmd)[0]
+		require.NoError(t, a.Failure())
+		if cmd == open {
+			token = a.Result.Grants[0].Token
+		}
 	}
 
 	nothing := func(ns string) session.Command {
@@ -71,7 +76,8 @@ func TestDebts(t *testing.T) {
 		require.Equal(t, fault.ReasonQuotaExceeded, f.Reason)
 		require.Contains(t, f.Error(), `"owes" has as much as it may of operations a second, which is 1`)
 	}
-	require.EqualValues(t, 3, counted())
-	require.NoError(t, q.Admit(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "mine", Pool: "p"}), "it has that")
-	require.EqualValues(t, 3, counted())
+	require.EqualValues(t, 3, counted(), "each of them")
+	require.NoError(t, q.Admit(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "mine", Pool: "p", Token: token}), "it has that")
+	require.Error(t, q.Admit(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "mine", Pool: "p", Token: token + 1}), "it has not")
+	require.EqualValues(t, 4, counted())
 }

@@ -36,7 +36,9 @@ type Quotas struct {
 // A space is what this node knows of the use of one namespace.
 type space struct {
 	quotas   session.Quotas
-	read     time.Time // when they were read
+	known    bool          // they were read, or could not be
+	read     time.Time     // when the latest read of them began
+	reading  chan struct{} // closed when the one under way ends; nil if there is none
 	measured time.Time
 	bytes    int64
 
@@ -78,47 +80,74 @@ func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prome
 	return q
 }
 
-// of returns what is known of a namespace, with its quotas; q.mu is held. Quotas that
-// cannot be read now are as they were.
+// of locks q.mu and returns what is known of a namespace, with its quotas. They are read
+// without the lock, since a store that is slow about one namespace must not stall the
+// others. One caller reads at a time; the others take what was read before, and wait for
+// it where that is nothing. Quotas that cannot be read now are as they were.
 func (q *Quotas) of(ctx context.Context, ns string) *space {
-	s := q.spaces[ns]
-	if s == nil {
-		if len(q.spaces) >= maxSpaces {
-			for name, old := range q.spaces { // order-free: any that holds nothing may go
-				if old.held == ([kinds]int64{}) {
-					delete(q.spaces, name)
-				}
-			}
+	q.mu.Lock()
+	s := q.spaceOf(ns)
+	for !s.known && s.reading != nil && ctx.Err() == nil {
+		done := s.reading
+		q.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
 		}
-		s = &space{}
-		q.spaces[ns] = s
+		q.mu.Lock()
+		s = q.spaceOf(ns)
 	}
-	if now := time.Now(); now.Sub(s.read) > readEvery {
-		s.read = now
-		if found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby); err == nil {
-			s.quotas = session.Quotas{}
-			if x, _ := found.Record.(*session.Access); x != nil {
-				s.quotas = x.Quotas
-			}
+	now := time.Now()
+	if s.reading != nil || now.Sub(s.read) <= readEvery {
+		return s
+	}
+	done := make(chan struct{})
+	s.read, s.reading = now, done
+	q.mu.Unlock()
+	found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby)
+	q.mu.Lock()
+	s.known, s.reading = true, nil
+	close(done)
+	if err == nil {
+		s.quotas = session.Quotas{}
+		if x, _ := found.Record.(*session.Access); x != nil {
+			s.quotas = x.Quotas
 		}
 	}
 	return s
 }
 
+// spaceOf returns what is remembered of a namespace; q.mu is held.
+func (q *Quotas) spaceOf(ns string) *space {
+	s := q.spaces[ns]
+	if s != nil {
+		return s
+	}
+	if len(q.spaces) >= maxSpaces {
+		for name, old := range q.spaces { // order-free: any that holds nothing may go
+			if old.held == ([kinds]int64{}) && old.reading == nil {
+				delete(q.spaces, name)
+			}
+		}
+	}
+	s = &space{}
+	q.spaces[ns] = s
+	return s
+}
+
 // Of returns the quotas of a namespace.
 func (q *Quotas) Of(ctx context.Context, ns string) session.Quotas {
-	q.mu.Lock()
+	s := q.of(ctx, ns)
 	defer q.mu.Unlock()
-	return q.of(ctx, ns).quotas
+	return s.quotas
 }
 
 // Used returns what of them is used, as far as this node knows.
 func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 	t := q.tallyOf(ctx, ns)
 	used := session.Quotas{Sessions: t.Sessions, Clients: t.Clients, Pools: t.Pools, Policies: t.Policies, Keys: t.Keys, Bytes: q.bytesOf(ctx, ns)}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	held := q.of(ctx, ns).held
+	defer q.mu.Unlock()
 	used.Waiters, used.Followers, used.Streams = held[Waiters], held[Followers], held[Streams]
 	return used
 }
@@ -279,7 +308,6 @@ func (q *Quotas) tallyOf(ctx context.Context, ns string) session.Tally {
 
 // bytesOf is what values, lists, policies and approvals of a namespace take, up to 10 s ago.
 func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
-	q.mu.Lock()
 	s := q.of(ctx, ns)
 	if time.Since(s.measured) <= measureEvery {
 		defer q.mu.Unlock()
@@ -322,9 +350,8 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 
 // Enter counts one more of what this node has of a namespace, until leave is called.
 func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(), err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	most := [kinds]int64{s.quotas.Waiters, s.quotas.Followers, s.quotas.Streams}[kind]
 	if most > 0 && s.held[kind] >= most {
 		return nil, q.refuse(ns, kindNames[kind], most)
@@ -340,9 +367,8 @@ func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(),
 // Spend takes one operation from what a namespace may do in a second at this node. A
 // second's worth may come at once.
 func (q *Quotas) Spend(ctx context.Context, ns string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	most := float64(s.quotas.Operations)
 	if most == 0 {
 		return nil
@@ -351,148 +377,4 @@ func (q *Quotas) Spend(ctx context.Context, ns string) error {
 		return Debt{wait, q, ns, s.quotas.Operations}.Refusal()
 	}
 	return nil
-}
-
-// What ends something or gives it back costs nothing, and could be asked for without end
-// where there is nothing. So what has found nothing is an operation afterwards, and a
-// namespace that owes more than a second's worth of those is refused more of them. Who
-// ends or gives back what he has is let in all the same.
-
-// mostOwed is how many seconds' worth a namespace may owe: what was lost at once, as the
-// leases of a node that was cut off, keeps nobody out for longer.
-const mostOwed = 10
-
-// ends reports whether a command ends, keeps or gives back something. Renewals come many
-// together, and are looked at where they are judged.
-func ends(cmd session.Command) bool {
-	switch cmd.(type) {
-	case *session.End, *session.Cancel, *session.Release, *session.ForceRelease, *session.Close,
-		*session.Delete, *session.DeleteList, *session.CancelApproval:
-		return true
-	}
-	return false
-}
-
-// endsOf is what such a command ends: a record, and what is open in it.
-func endsOf(cmd session.Command) (k session.Key, id string) {
-	switch c := cmd.(type) {
-	case *session.End:
-		return session.SessionKey(c.NS, c.Session), c.Call
-	case *session.Cancel:
-		if c.Session == "" {
-			return session.ClientKey(c.NS, c.Client), c.Call
-		}
-		return session.SessionKey(c.NS, c.Session), c.Call
-	case *session.Release:
-		return session.ClientKey(c.NS, c.Client), c.Slot
-	case *session.ForceRelease:
-		if c.Session == "" {
-			return session.ClientKey(c.NS, c.Holder), c.ID
-		}
-		return session.SessionKey(c.NS, c.Session), c.ID
-	case *session.Close:
-		return session.SessionKey(c.NS, c.Session), ""
-	case *session.Delete:
-		return session.CounterKey(c.NS, c.Key), ""
-	case *session.DeleteList:
-		return session.ListKey(c.NS, c.Key), ""
-	case *session.CancelApproval:
-		return session.ApprovalKey(c.NS, c.ID), ""
-	}
-	return "", ""
-}
-
-// Missed charges a namespace for a command that cost nothing and has found nothing.
-func (q *Quotas) Missed(ctx context.Context, cmd session.Command, res *session.Result) {
-	switch cmd.(type) {
-	case *session.Renew:
-		if res.Code != session.LeaseExpired {
-			return
-		}
-	case *session.Delete, *session.DeleteList:
-		if res.Code.Failure() || res.Value != 0 || res.Repeat {
-			return
-		}
-	default:
-		if res.Code != session.NotFound || !ends(cmd) {
-			return
-		}
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	s := q.of(ctx, cmd.Namespace())
-	if most := float64(s.quotas.Operations); most > 0 {
-		s.operations.fill(time.Now(), most)
-		s.operations.tokens = max(s.operations.tokens-1, -mostOwed*most)
-	}
-}
-
-// A Debt is what a namespace owes of operations. The zero value is none.
-type Debt struct {
-	Wait time.Duration // until it may do one again; 0: it does not owe so much that it is refused
-
-	quotas *Quotas
-	ns     string
-	most   int64
-}
-
-// Debt returns what a namespace owes, if that is more than a second's worth.
-func (q *Quotas) Debt(ctx context.Context, ns string) Debt {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	s := q.of(ctx, ns)
-	most := float64(s.quotas.Operations)
-	if most == 0 {
-		return Debt{}
-	}
-	if s.operations.fill(time.Now(), most); s.operations.tokens >= -most {
-		return Debt{}
-	}
-	return Debt{s.operations.away(most), q, ns, s.quotas.Operations}
-}
-
-// Refusal refuses what costs an operation, or has nothing to end, keep or give back, in a
-// namespace that owes. It is counted.
-func (d Debt) Refusal() error {
-	return d.quotas.soon(d.ns, "operations a second", d.most, d.Wait)
-}
-
-// Open reports whether something is open in a record; with no id, whether that is there.
-func Open(r session.Record, id string) bool {
-	switch r := r.(type) {
-	case nil:
-		return false
-	case *session.Session:
-		return r != nil && (id == "" || r.Find(id) != nil)
-	case *session.Client:
-		return r != nil && r.Find(id) != nil
-	}
-	return true
-}
-
-// ended reports whether something has ended in a record: who asks again is answered.
-func ended(r session.Record, id string) bool {
-	switch r := r.(type) {
-	case *session.Session:
-		return r != nil && r.IDs.Find(id) != nil
-	case *session.Client:
-		return r != nil && r.IDs.Find(id) != nil
-	}
-	return false
-}
-
-// admitEnd refuses a command that ends what is not open in a namespace that owes. What
-// cannot be read now is let in.
-func (q *Quotas) admitEnd(ctx context.Context, cmd session.Command) error {
-	debt := q.Debt(ctx, cmd.Namespace())
-	if debt.Wait == 0 {
-		return nil
-	}
-	k, id := endsOf(cmd)
-	for _, read := range []storage.Read{storage.Nearby, storage.Latest} { // it may have begun at another node
-		if found, err := q.store.Get(ctx, k, read); err != nil || Open(found.Record, id) || ended(found.Record, id) {
-			return nil
-		}
-	}
-	return debt.Refusal()
 }

@@ -61,17 +61,16 @@ func (q *Quotas) Turn(ctx context.Context, ns string) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		q.mu.Lock()
+		s := q.of(ctx, ns)
 		defer q.mu.Unlock()
-		q.of(ctx, ns).sessions.tokens++ // else those who do not wait for theirs would take all turns
+		s.sessions.tokens++ // else those who do not wait for theirs would take all turns
 		return storage.Fail(storage.NotApplied, ctx.Err())
 	}
 }
 
 func (q *Quotas) takeTurn(ctx context.Context, ns string) (time.Duration, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
 	if s.quotas.Operations > 0 {
 		return 0, nil
 	}

@@ -292,7 +292,9 @@ func (s *Service) RevokeToken(ctx context.Context, req *v1.RevokeTokenRequest) (
 	if err != nil {
 		return nil, err
 	}
-	s.tell(ctx, a, record.Change{Event: "token_revoked", Name: cmd.ID, NS: cmd.NS, By: cmd.By})
+	if a.Result.Value > 0 {
+		s.tell(ctx, a, record.Change{Event: "token_revoked", Name: cmd.ID, NS: cmd.NS, By: cmd.By})
+	}
 	return &v1.RevokeTokenResponse{Revoked: a.Result.Value == 1, Index: a.Index}, nil
 }
 
@@ -331,7 +333,9 @@ func (s *Service) AllowSubject(ctx context.Context, req *v1.AllowSubjectRequest)
 	if err != nil {
 		return nil, err
 	}
-	s.tell(ctx, a, record.Change{Event: "subject_allowed", Name: req.Subject, NS: cmd.NS, By: cmd.By})
+	if a.Result.Value > 0 {
+		s.tell(ctx, a, record.Change{Event: "subject_allowed", Name: req.Subject, NS: cmd.NS, By: cmd.By})
+	}
 	return &v1.AllowSubjectResponse{Allowed: a.Result.Value == 1, Index: a.Index}, nil
 }
 
