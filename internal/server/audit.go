@@ -407,5 +407,7 @@ func (b *begin) record(id string) *record.Record {
 	for name, text := range b.req.Metadata {
 		size += len(name) + len(text)
 	}
-	return record.New(b.ns, id, b.policy, b.input, b.decision, size)
+	r := record.New(b.ns, id, b.policy, b.input, b.decision, size)
+	r.Opened = b.session.Opened
+	return r
 }

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -140,6 +141,35 @@ func TestWhoHadASessionThatIsOpenedAnew(t *testing.T) {
 			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, r.edits(t, secrets[1]))
 		})
 	}
+}
+
+// A call in a session that was opened anew is no repeat of the one that had its id before:
+// who made it is told why it was decided so, and who follows that it was.
+func TestDecisionInASessionThatIsOpenedAnew(t *testing.T) {
+	r := reopen(t, flowOfP, "first", "second")
+	vip := r.n.as("gn_team.vip1." + secret)
+	begun, err := vip.calls.BeginCall(t.Context(), r.begin("c1", "second"))
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, begun.Outcome)
+	explained, err := vip.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: begun.DecisionId})
+	require.NoError(t, err)
+	require.Equal(t, "vip", explained.Record.AgentId)
+	require.False(t, explained.Record.Repeat)
+	again, err := vip.calls.BeginCall(t.Context(), r.begin("c1", "second"))
+	require.NoError(t, err)
+	require.Equal(t, begun.DecisionId, again.DecisionId)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := vip.events.Follow(ctx, &v1.FollowRequest{FromOldest: true, Types: []string{"policy_check"}})
+	require.NoError(t, err)
+	var told *v1.Event
+	for told == nil && events.Receive() {
+		told = events.Msg().Event
+	}
+	require.NoError(t, events.Err())
+	require.Equal(t, "vip", told.AgentId)
+	require.EqualValues(t, 2, told.Sequence, "one of the agent before, and one")
 }
 
 // What a node makes of an output for the session that was does not end in the one that has

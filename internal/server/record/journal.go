@@ -53,6 +53,7 @@ const (
 // somebody asks, because redaction costs more than the decision itself.
 type Record struct {
 	ID, NS string
+	Opened time.Duration // when its session began, in log time
 	At     time.Time
 
 	Policy    *engine.Policy
@@ -117,6 +118,9 @@ func (j *Journal) Add(r *Record) {
 	defer j.mu.Unlock()
 	if r.ID != "" {
 		before := j.byID[r.ID]
+		if before != nil && before.Opened != r.Opened {
+			before = nil // of a session that had the id before
+		}
 		if before != nil && before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "" {
 			return
 		}
