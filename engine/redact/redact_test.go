@@ -238,3 +238,28 @@ func parse(tb testing.TB, json string) value.Value {
 	require.NoError(tb, err)
 	return v
 }
+
+// What stands under each name of a secret is taken out, however the name is written, and
+// what has only a part of one is not.
+func TestNamesOfSecrets(t *testing.T) {
+	text, number := value.OfString("x"), value.OfInt(1)
+	for _, word := range []string{
+		"password", "passwd", "pwd", "passphrase", "secret", "secrets", "credential", "credentials", "authorization", "apikey", "cookie",
+		"api_key", "private_key", "access_key", "secret_key",
+	} {
+		for _, key := range []string{word, strings.ToUpper(word), "my_" + word, word + "_of_mine", "my-" + word, "my." + word, strings.ReplaceAll(word, "_", "-"), strings.ReplaceAll(word, "_k", "K"), "my " + word} {
+			require.True(t, secretKey(key, text), key)
+			require.True(t, secretKey(key, number), key)
+			require.False(t, secretKey(key, value.Value{}), key)
+		}
+	}
+	for _, key := range []string{"token", "access_token", "tokenOf", "my-token", "TOKEN"} {
+		require.True(t, secretKey(key, text), key)
+		require.True(t, secretKey(key, value.OfMap()), key)
+		require.False(t, secretKey(key, number), key)
+		require.False(t, secretKey(key, value.OfBool(true)), key)
+	}
+	for _, key := range []string{"key", "public_key", "sort_key", "key_api", "passwords", "tokens", "cookies", "secretary", "keyboard", "api", "api_of_key", "pass", ""} {
+		require.False(t, secretKey(key, text), key)
+	}
+}
