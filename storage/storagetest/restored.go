@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,6 +57,46 @@ func savedTwice(t *testing.T, r rig) {
 		require.False(t, given[1<<63|token], "token %d", token)
 		given[1<<63|token] = true
 		r.restore(snapshot.Bytes())
+	}
+}
+
+// reopened has a session go with a state that comes back, and another one opened under its
+// id: what was judged by the first changes nothing of the second.
+func reopened(t *testing.T, r rig) {
+	var snapshot bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &snapshot))
+	r.openSession("s", 2, 100)
+	before := r.session("s").Opened
+	r.restore(snapshot.Bytes())
+	r.openSession("s", 2, 100)
+	now := r.session("s").Opened
+	require.NotEqual(t, before, now)
+	var token uint64
+	judged := func(opened time.Duration, call string) []session.Command {
+		b, pools := begin("s", call), []string{session.PolicyPool("p")}
+		b.Opened = opened
+		return []session.Command{
+			b,
+			&session.Renew{NS: ns, Session: "s", ID: call, Pools: pools, Token: token, TTL: time.Minute, Opened: opened},
+			&session.Cancel{NS: ns, Session: "s", Call: call, Pools: pools, Opened: opened},
+			&session.End{NS: ns, Session: "s", Call: call, Pools: pools, Status: session.Succeeded, Tokens: -1, Opened: opened},
+			&session.Close{NS: ns, Session: "s", Digest: b.Digest, Pools: pools, Opened: opened},
+		}
+	}
+	admitted := r.must(judged(now, "c")[0])
+	require.Equal(t, session.Admitted, admitted.Code)
+	token = tokens(admitted)[0]
+	for _, call := range []string{"c", "of-nobody"} {
+		for _, c := range judged(before, call) {
+			require.Equal(t, session.StaleSession, r.must(c).Code, "%T", c)
+		}
+	}
+	x := r.session("s")
+	require.Equal(t, session.PhaseOpen, x.Phase)
+	require.EqualValues(t, 1, x.Attempts)
+	require.Len(t, x.Open, 1)
+	for i, code := range []session.Code{session.Admitted, session.Renewed, session.NotWaiting, session.Ended, session.Done} {
+		require.Equal(t, code, r.must(judged(now, "c")[i]).Code, "%v", code)
 	}
 }
 

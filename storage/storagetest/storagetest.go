@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"a view does not change", immutable},
 		{"a saved state comes back without its leases", saved},
 		{"a state that comes back twice gives out no token again", savedTwice},
+		{"what was judged by a session that is gone changes nothing of the next", reopened},
 		{"an id dated in the future is repaired", repaired},
 		{"a bad snapshot changes nothing", badSnapshot},
 		{"who waits is told, and claims", waiting},
