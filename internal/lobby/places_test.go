@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
@@ -169,4 +170,23 @@ func TestWithoutALobby(t *testing.T) {
 	served := false
 	Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true })).ServeHTTP(nil, &http.Request{})
 	require.True(t, served)
+}
+
+// An answer is flushed through, and whoever has just ended a request came last.
+func TestAnswersAreFlushedAndRequestsCount(t *testing.T) {
+	l, err := New(Config{Connections: 10, Outside: 10, Registry: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	here, there := net.Pipe()
+	defer func() { _, _ = here.Close(), there.Close() }()
+	c := l.enter(here)
+	l.clock.Add(7)
+	w := httptest.NewRecorder()
+	Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		require.EqualValues(t, 1, c.requests.Load())
+		w.(http.Flusher).Flush()
+	})).ServeHTTP(w, httptest.NewRequestWithContext(Context(t.Context(), c), http.MethodGet, "/", nil))
+	require.True(t, w.Flushed)
+	require.Zero(t, c.requests.Load())
+	require.EqualValues(t, 7, c.last.Load()-c.since)
+	require.NoError(t, c.Close())
 }
