@@ -83,16 +83,16 @@ func TestWhatFailsBeforeItIsSent(t *testing.T) {
 			c.Addresses = []string{l.Addr().String()}
 		}, "connection refused"},
 		"an authority that is not trusted": {func(t *testing.T, c *client.Config, _ func()) {
-			c.Addresses, c.TLS = []string{serve(t, cut, &tls.Config{}).Listener.Addr().String()}, strangers //nolint:gosec // of the test's own
+			c.Addresses, c.TLS = []string{serve(t, cut, &tls.Config{}).Listener.Addr().String()}, strangers
 		}, "name it in GOVNODE_TLS_CA"},
 		"another host": {func(t *testing.T, c *client.Config, _ func()) {
-			s := serve(t, cut, &tls.Config{}) //nolint:gosec // of the test's own
+			s := serve(t, cut, &tls.Config{})
 			_, port, err := net.SplitHostPort(s.Listener.Addr().String())
 			require.NoError(t, err)
 			c.Addresses, c.TLS = []string{"localhost:" + port}, trusting(s)
 		}, "is for another host"},
 		"a certificate that has ended": {func(t *testing.T, c *client.Config, _ func()) {
-			s := serve(t, cut, &tls.Config{}) //nolint:gosec // of the test's own
+			s := serve(t, cut, &tls.Config{})
 			c.Addresses, c.TLS = []string{s.URL}, trusting(s)
 			c.TLS.Time = func() time.Time { return s.Certificate().NotAfter.Add(time.Hour) }
 		}, "cannot be trusted"},
@@ -100,7 +100,7 @@ func TestWhatFailsBeforeItIsSent(t *testing.T) {
 			c.Addresses, c.TLS = []string{serve(t, cut, nil).Listener.Addr().String()}, strangers
 		}, "does not speak TLS"},
 		"an older TLS": {func(t *testing.T, c *client.Config, _ func()) {
-			s := serve(t, cut, &tls.Config{MaxVersion: tls.VersionTLS12}) //nolint:gosec // of the test's own
+			s := serve(t, cut, &tls.Config{MaxVersion: tls.VersionTLS12})
 			c.Addresses, c.TLS = []string{s.URL}, trusting(s)
 			c.TLS.MinVersion = tls.VersionTLS13
 		}, "protocol version"},
@@ -137,7 +137,7 @@ func TestWhatFailsBeforeItIsSent(t *testing.T) {
 			c.Addresses = []string{serve(t, cut, nil).URL}
 		}, ""},
 		"that with TLS": {func(t *testing.T, c *client.Config, _ func()) {
-			s := serve(t, cut, &tls.Config{}) //nolint:gosec // of the test's own
+			s := serve(t, cut, &tls.Config{})
 			c.Addresses, c.TLS = []string{s.URL}, trusting(s)
 		}, ""},
 		"that with HTTP/2": {func(t *testing.T, c *client.Config, _ func()) {

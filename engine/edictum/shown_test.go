@@ -159,4 +159,12 @@ func TestOutputsOfSeveralRules(t *testing.T) {
 	require.Equal(t, "[OUTPUT SUPPRESSED] gone.", got.Output.Str())
 	require.True(t, got.Suppressed && got.Changed)
 	require.Len(t, got.Findings, 2)
+
+	// What is said in its place is no output, and nothing is taken out of it.
+	rs, err = edictum.Compile(fileOf(t, "a", "enforce", "",
+		"{id: s, type: post, tool: t, when: {output.text: {contains: gone}}, then: {action: block, message: gone.}}",
+		"{id: r, type: post, tool: t, when: {output.text: {matches: 'go+ne'}}, then: {action: redact, message: key.}}"))
+	require.NoError(t, err)
+	got = rs.After(&edictum.Call{Tool: "t"}, edictum.Output{Value: value.OfString("it is gone")})
+	require.Equal(t, "[OUTPUT SUPPRESSED] gone.", got.Output.Str())
 }

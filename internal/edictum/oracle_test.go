@@ -84,3 +84,27 @@ func before(t *testing.T, answer func(method string, request map[string]any) (st
 		return w
 	}
 }
+
+// A key that says no more than its name and its hash is an agent's, of the namespace
+// default and the environment production.
+func TestWhatAKeyIsThatSaysNothing(t *testing.T) {
+	of := ""
+	o := &oracle{asked: map[string][]string{}, answer: func(_ string, request map[string]any) (string, error) {
+		of = request["of"].(string)
+		return `{}`, nil
+	}}
+	keys, err := edictum.ParseKeys([]byte("keys: [{name: a, hash: '" + edictum.HashOf("agent") + "'}]"))
+	require.NoError(t, err)
+	h := edictum.New(o, keys, slog.New(slog.DiscardHandler))
+	defer func() { require.NoError(t, h.Close()) }()
+	for _, x := range [][2]string{{"PUT", "/v1/approvals/A"}, {"GET", "/v1/approvals"}, {"GET", "/v1/events?session_id=s"}, {"PUT", "/v1/rulesets/r"}, {"PUT", "/v1/agents/a/ruleset"}} {
+		status, body := serve(h, x[0], x[1], "{}")
+		require.Equal(t, 403, status, x)
+		require.Contains(t, body, "the key a is that of an agent")
+	}
+	require.Empty(t, of)
+	status, _ := serve(h, "GET", "/v1/rulesets/r/current", "")
+	require.Equal(t, 404, status)
+	require.Equal(t, "default", of)
+	require.Equal(t, []string{`{"name":"edictum/production/r"}`}, o.asked["GetPolicy"])
+}

@@ -156,6 +156,12 @@ func (x *listener) greet(c *conn) {
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	if c.pending = true; x.lobby.turn(c) {
 		x.letIn(c)
+		return
+	}
+	select {
+	case <-x.done: // who gives turns may have looked for those who wait before
+		_ = c.Close()
+	default:
 	}
 }
 
