@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/limiter"
 	"example.com/govnode/session"
 )
 
@@ -195,4 +196,47 @@ func TestWhatHasPassedSinceAnEntry(t *testing.T) {
 		pass(250 * time.Millisecond)
 	}
 	require.Equal(t, 10*time.Second+betweenMost, f.begin())
+}
+
+// As long as a lease or a wait may last, time is written to the log often, whatever
+// kind it is of, and in a node as well that has a snapshot alone.
+func TestTimeIsWrittenWhileSomethingLasts(t *testing.T) {
+	const ns = "default"
+	setup := []session.Command{
+		&session.PutPool{NS: ns, By: session.Maker{Client: "c"}, Pool: "p", Slots: 1, Queue: 1},
+		&session.PutRate{NS: ns, By: session.Maker{Client: "c"}, Rate: "r", Limit: 1, Per: time.Hour, Queue: 1},
+		&session.Acquire{NS: ns, Client: "c", Slot: "held", Pool: "p", Weight: 1, TTL: 10 * time.Second},
+	}
+	for name, x := range map[string]struct {
+		command session.Command
+		lasts   time.Duration
+	}{
+		"a call":                 {&session.Begin{NS: ns, Session: "s", Call: "x", TTL: time.Minute}, time.Minute},
+		"a call that waits":      {&session.Begin{NS: ns, Session: "s", Call: "x", TTL: time.Second, Wait: time.Minute}, time.Minute + limiter.ClaimTTL},
+		"a slot":                 {&session.Acquire{NS: ns, Client: "c", Slot: "x", Pool: "p", Weight: 1, TTL: time.Minute}, time.Minute},
+		"who waits for a slot":   {&session.Acquire{NS: ns, Client: "c", Slot: "x", Pool: "p", Weight: 1, TTL: time.Second, Wait: time.Minute}, time.Minute + limiter.ClaimTTL},
+		"who waits for a rate":   {&session.TakeRate{NS: ns, Client: "c", ID: "x", Rate: "r", Cost: 1, Wait: time.Minute}, time.Minute + limiter.ClaimTTL},
+		"what is renewed":        {&session.Renew{NS: ns, Client: "c", ID: "held", TTL: time.Minute}, time.Minute},
+		"who says that he waits": {&session.Renew{NS: ns, Client: "c", ID: "held", TTL: time.Second}, limiter.TicketTTL + limiter.ClaimTTL},
+	} {
+		f := newFSM(noFatal(t), newMetrics())
+		f.Apply(logEntry(1, 1, 0, setup...))
+		require.Equal(t, often, f.due(0), name)
+		require.Equal(t, 10*time.Second, f.leased, name)
+		f.Apply(logEntry(2, 1, time.Second, x.command))
+		require.Equal(t, time.Second+x.lasts, f.leased, name)
+
+		taken, err := f.Snapshot()
+		require.NoError(t, err)
+		var to sink
+		require.NoError(t, taken.Persist(&to))
+		g := newFSM(noFatal(t), newMetrics())
+		require.NoError(t, g.Restore(io.NopCloser(&to.Buffer)))
+		require.Equal(t, often, g.due(10*time.Second-1), name)
+	}
+	f := newFSM(noFatal(t), newMetrics())
+	require.Equal(t, never, f.due(0))
+	f.Apply(logEntry(1, 1, 0, &session.Set{NS: ns, By: session.Maker{Client: "c"}, Key: "k", TTL: time.Minute}))
+	require.Equal(t, seldom, f.due(time.Minute-1), "a value that lapses is no lease")
+	require.Equal(t, atOnce, f.due(time.Minute))
 }
