@@ -226,10 +226,7 @@ func TestDeepBudgetsAtANodeThatIsBehind(t *testing.T) {
 func TestWhatAScopedTokenIsToldOf(t *testing.T) {
 	n := startAsking(t)
 	author := n.as(n.token("team", "au01", []v1.Role{v1.Role_ROLE_POLICY_AUTHOR}))
-	_, err := author.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: "max_concurrent: 1\nqueue_limit: 9\n"})
-	if err != nil {
-		_, err = author.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: "max_concurrent: 1\n"})
-	}
+	_, err := author.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", Yaml: "max_concurrent: 1\n"})
 	require.NoError(t, err)
 	all := n.as(n.token("team", "all1", allRoles))
 	mine := n.as(n.token("team", "mine", allRoles, agents("a")))
