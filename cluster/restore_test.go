@@ -292,3 +292,15 @@ func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
 		require.NoError(t, n.raft.Snapshot().Error())
 	}
 }
+
+// The end of a restore that was given up meanwhile has changed nothing, and says so: who
+// asked for it may ask the next leader.
+func TestTheEndOfARestoreThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	w := newRestoring(within(t, 20*time.Second), c.leader().leading.Load())
+	err := w.end()
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.ErrorIs(t, err, errNotStaged)
+	require.ErrorIs(t, err, errElsewhere)
+}
