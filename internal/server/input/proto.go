@@ -2,6 +2,7 @@ package input
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"connectrpc.com/connect"
@@ -62,35 +63,57 @@ func unknownIn(m protoreflect.Message) *fault.Unread {
 		}
 		return unread("", fmt.Sprintf("has no field with the number %d", n))
 	}
-	for _, fd := range messagesIn(m.Descriptor()) {
-		if !m.Has(fd) {
-			continue
-		}
-		var wrong *fault.Unread
-		at, v := "", m.Get(fd)
-		switch {
-		case fd.IsList():
-			for i := 0; i < v.List().Len() && wrong == nil; i++ {
-				if wrong = unknownIn(v.List().Get(i).Message()); wrong != nil {
-					at = fmt.Sprintf("[%d]", i)
-				}
+	in := messagesIn(m.Descriptor())
+	for _, fd := range in.fields {
+		if m.Has(fd) {
+			if wrong := unknownUnder(m, fd); wrong != nil {
+				return wrong
 			}
-		case fd.IsMap():
-			v.Map().Range(func(k protoreflect.MapKey, item protoreflect.Value) bool {
-				if wrong = unknownIn(item.Message()); wrong != nil {
-					at = fmt.Sprintf("[%q]", Clip(k.String(), 40))
-				}
-				return wrong == nil
-			})
-		default:
-			wrong = unknownIn(v.Message())
 		}
-		if wrong != nil {
-			wrong.Field = join(fd.JSONName()+at, wrong.Field)
-			return wrong
+	}
+	for _, of := range in.oneofs {
+		if fd := m.WhichOneof(of); fd != nil && fd.Message() != nil {
+			if wrong := unknownUnder(m, fd); wrong != nil {
+				return wrong
+			}
 		}
 	}
 	return nil
+}
+
+// unknownUnder is unknownIn for what a field holds.
+func unknownUnder(m protoreflect.Message, fd protoreflect.FieldDescriptor) *fault.Unread {
+	switch {
+	case fd.IsList():
+		list := m.Get(fd).List()
+		for i := range list.Len() {
+			if wrong := unknownIn(list.Get(i).Message()); wrong != nil {
+				return under(fmt.Sprintf("%s[%d]", fd.JSONName(), i), wrong)
+			}
+		}
+		return nil
+	case fd.IsMap():
+		return unknownInMap(m, fd)
+	}
+	return under(fd.JSONName(), unknownIn(m.Get(fd).Message()))
+}
+
+func unknownInMap(m protoreflect.Message, fd protoreflect.FieldDescriptor) (wrong *fault.Unread) {
+	m.Get(fd).Map().Range(func(k protoreflect.MapKey, item protoreflect.Value) bool {
+		if wrong = unknownIn(item.Message()); wrong != nil {
+			wrong = under(fmt.Sprintf("%s[%q]", fd.JSONName(), Clip(k.String(), 40)), wrong)
+		}
+		return wrong == nil
+	})
+	return wrong
+}
+
+// under says where a field is that is wrong, if one is.
+func under(at string, wrong *fault.Unread) *fault.Unread {
+	if wrong != nil {
+		wrong.Field = join(at, wrong.Field)
+	}
+	return wrong
 }
 
 func wantedOf(fd protoreflect.FieldDescriptor) string {
@@ -103,20 +126,30 @@ func wantedOf(fd protoreflect.FieldDescriptor) string {
 	return wanted(fd)
 }
 
-var messages sync.Map // of protoreflect.FullName to []protoreflect.FieldDescriptor
+// A shape is where the messages are that a message may hold.
+type shape struct {
+	fields []protoreflect.FieldDescriptor // of no oneof
+	oneofs []protoreflect.OneofDescriptor
+}
 
-// messagesIn are the fields of a message that hold messages.
-func messagesIn(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	if all, ok := messages.Load(d.FullName()); ok {
-		return all.([]protoreflect.FieldDescriptor)
+var shapes sync.Map // of protoreflect.MessageDescriptor to *shape
+
+func messagesIn(d protoreflect.MessageDescriptor) *shape {
+	if known, ok := shapes.Load(d); ok {
+		return known.(*shape)
 	}
-	var all []protoreflect.FieldDescriptor
+	s := &shape{}
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
-		if fd.IsMap() && fd.MapValue().Message() != nil || !fd.IsMap() && fd.Message() != nil {
-			all = append(all, fd)
+		of := fd.ContainingOneof()
+		switch {
+		case fd.IsMap() && fd.MapValue().Message() == nil, !fd.IsMap() && fd.Message() == nil:
+		case of == nil || of.IsSynthetic():
+			s.fields = append(s.fields, fd)
+		case !slices.Contains(s.oneofs, of):
+			s.oneofs = append(s.oneofs, of)
 		}
 	}
-	messages.Store(d.FullName(), all)
-	return all
+	shapes.Store(d, s)
+	return s
 }
