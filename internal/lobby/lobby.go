@@ -23,6 +23,8 @@ type Config struct {
 	Handshakes int
 	// Registry is where metrics are registered.
 	Registry prometheus.Registerer
+
+	silence time.Duration // of tests; else that of all
 }
 
 const (
@@ -66,7 +68,7 @@ type place struct {
 // New makes a Lobby.
 func New(cfg Config) (*Lobby, error) {
 	l := &Lobby{
-		cfg: cfg, silence: silence, places: map[netip.Addr]*place{}, queues: map[*place]struct{}{},
+		cfg: cfg, silence: cmp.Or(cfg.silence, silence), places: map[netip.Addr]*place{}, queues: map[*place]struct{}{},
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gov_connections_closed_total", Help: "Connections to the API that the node closed because of what they did, or to make room."}, []string{"reason"}),
 		slowed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gov_connections_slowed_total", Help: "How often the node let a connection wait because of a flood."}, []string{"reason"}),
 	}

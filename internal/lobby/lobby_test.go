@@ -148,8 +148,7 @@ func (h *house) beat() {
 
 // Who says nothing is closed, and is nothing that the server knows of.
 func TestSilence(t *testing.T) {
-	h := newHouse(t, Config{Connections: 4, Outside: 4})
-	h.silence = 20 * time.Millisecond
+	h := newHouse(t, Config{Connections: 4, Outside: 4, silence: 20 * time.Millisecond})
 	h.from("127.0.0.1").ended()
 	require.Equal(t, 1.0, h.closedFor("silent"))
 	h.from("127.0.0.1").ask("/known").answered()

@@ -136,7 +136,7 @@ func TestRedisClaimOfALostRound(t *testing.T) {
 		require.Len(t, a.batches, 2, "the release, and the claim that it leads to")
 		require.Len(t, x.batches, 1, "the claim is the attempt's")
 		one(t, there, take(fmt.Sprint("other", i), time.Minute)) // this node has not seen it
-		before := here.r.Stats().Lost // the housekeeping of a busy machine may lose some too
+		before := here.r.Stats().Lost                            // the housekeeping of a busy machine may lose some too
 		_, err := x.carry(a)
 		require.NoError(t, err)
 		require.Greater(t, here.r.Stats().Lost, before, "it was not lost, so nothing was tested")
