@@ -132,6 +132,24 @@ func TestRoomAtARateIsHandedOn(t *testing.T) {
 	}
 }
 
+// What was spent returns by a window that is made shorter, also where that is still to come.
+func TestAShorterWindowIsNotWaitedFor(t *testing.T) {
+	for name, shorten := range map[string]func(p *Pool, now time.Duration){
+		"by who made it":       func(p *Pool, now time.Duration) { p.SetRate(now, 1, 20*sec) },
+		"by who asks under it": func(p *Pool, now time.Duration) { p.Under(now, 20*sec) },
+	} {
+		p := newRate(1, 3600*sec)
+		_, ok := spend(p, 0, 1)
+		require.True(t, ok, name)
+		p.Settle(10 * sec)
+		shorten(p, 10*sec)
+		how, _, _ := p.Acquire(19*sec, ask("waiter", 60*sec))
+		require.Equal(t, Queued, how, name)
+		p.Settle(20 * sec)
+		require.True(t, p.Claimable("waiter"), name)
+	}
+}
+
 // The longest window that somebody asks under counts, while he asks.
 func TestWindowsOfTwoVersions(t *testing.T) {
 	p := &Pool{}
