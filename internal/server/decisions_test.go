@@ -179,6 +179,10 @@ func TestPoliciesInTheStore(t *testing.T) {
 	require.Equal(t, one.Digest, again.Digest)
 	require.Equal(t, one.Version, again.Version, "the same content changes nothing")
 	n.session("s")
+	const more = 20 // which are counted in several places
+	for i := range more {
+		n.session(fmt.Sprint("more", i))
+	}
 	two := n.putPolicy(policy("# second")...)
 	require.EqualValues(t, 2, two.Version)
 
@@ -188,7 +192,7 @@ func TestPoliciesInTheStore(t *testing.T) {
 	require.Contains(t, got.Policy.Files[0].Content, "# second")
 	got, err = n.policies.GetPolicy(n.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Digest{Digest: one.Digest}})
 	require.NoError(t, err)
-	require.EqualValues(t, 1, got.Policy.Pinned)
+	require.EqualValues(t, 1+more, got.Policy.Pinned)
 
 	list, err := n.policies.ListPolicies(n.ctx(), &v1.ListPoliciesRequest{})
 	require.NoError(t, err)
@@ -196,13 +200,19 @@ func TestPoliciesInTheStore(t *testing.T) {
 	for _, p := range list.Policies {
 		if p.Digest == one.Digest {
 			require.Empty(t, p.Name, "no name points there any more")
-			require.EqualValues(t, 1, p.Pinned)
+			require.EqualValues(t, 1+more, p.Pinned)
 		} else {
 			require.Equal(t, "p", p.Name)
 		}
 	}
 
 	del := &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Digest{Digest: one.Digest}, RequestId: "d1"}
+	_, err = n.policies.DeletePolicy(n.ctx(), del)
+	requireRefused(t, err, connect.CodeFailedPrecondition, "POLICY_PINNED", "close them first")
+	for i := range more {
+		_, err = n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: fmt.Sprint("more", i)})
+		require.NoError(t, err)
+	}
 	_, err = n.policies.DeletePolicy(n.ctx(), del)
 	requireRefused(t, err, connect.CodeFailedPrecondition, "POLICY_PINNED", "close them first")
 	_, err = n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
