@@ -103,6 +103,21 @@ func TestFollowTheCluster(t *testing.T) {
 	one.begin("s", "e")
 	require.Equal(t, "e", f.event().CallId)
 
+	// One that is back says what it has forgotten, and counts as unreachable no more.
+	back := startOn(t, one.store, func(c *server.Config) { c.Cluster, c.Node = all, "n3" })
+	all.set(peer(one, "n1"), peer(two, "n2"), peer(back, "n3"))
+	m := f.message()
+	for m.Gap == nil {
+		m = f.message()
+	}
+	require.Equal(t, "n3", m.Gap.Node)
+	require.Empty(t, m.Unreachable)
+	back.begin("s", "f")
+	for ev = f.event(); ev.CallId != "f"; ev = f.event() {
+		require.Equal(t, "e", ev.CallId)
+	}
+	require.Equal(t, "n3", ev.Node)
+
 	_, err := one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: "nope"})
 	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1")
 	f, first = one.follow(&v1.FollowRequest{After: here})
