@@ -188,7 +188,9 @@ func TestAWorkflowFromEndToEnd(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Verdict{}, v, "behind it all is allowed")
 
+	s.Asked = map[string]string{"build": "an approval", "test": "another", "ship": "a third"}
 	require.NoError(t, d.Reset(s, "test"))
+	require.Equal(t, map[string]string{"build": "an approval"}, s.Asked, "what people say of a stage that was taken back is for what was")
 	require.Equal(t, []any{"test", []string{"plan", "build"}, []string{"PLAN"}}, []any{s.Active, s.Completed, s.Reads})
 	require.Empty(t, s.Approvals)
 	require.NotContains(t, s.Calls, "test")
