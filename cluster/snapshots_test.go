@@ -12,6 +12,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // A worker takes a while for each write.
@@ -81,6 +84,25 @@ func TestPaceSyncs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, (i+1)/4, synced)
 	}
+}
+
+// A snapshot that somebody reads has all that was acknowledged before; a node that cannot
+// tell what that is saves nothing.
+func TestANodeThatIsCutOffSavesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	f := c.follower()
+	c.net.isolate(f.Address(), true)
+	_, _, err := storage.One(within(t, 20*time.Second), c.leader(f), increment("1"))
+	require.NoError(t, err)
+	var saved bytes.Buffer
+	require.ErrorAs(t, f.Save(within(t, 200*time.Millisecond), &saved), new(*storage.ReadError))
+	require.Zero(t, saved.Len())
+	c.net.isolate(f.Address(), false)
+	require.NoError(t, f.Save(within(t, 20*time.Second), &saved))
+	state, err := session.ReadSnapshot(&saved)
+	require.NoError(t, err)
+	require.NotNil(t, state.Get(session.CounterKey("default", "k")))
 }
 
 // The file that is synced is the one that Raft writes.
