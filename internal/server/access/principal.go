@@ -53,7 +53,7 @@ func (p Principal) judgedBy(record session.Record) *Principal {
 // mayTheSame reports whether two principals of one name may do the same, so that what
 // was checked of one holds for the other.
 func (p *Principal) mayTheSame(o *Principal) bool {
-	return p.Roles == o.Roles && slices.Equal(p.Agents, o.Agents) && slices.Equal(p.Policies, o.Policies)
+	return p.Roles == o.Roles && p.Environment == o.Environment && slices.Equal(p.Agents, o.Agents) && slices.Equal(p.Policies, o.Policies)
 }
 
 // Authority is what a command in a namespace carries of him: nil where he is not

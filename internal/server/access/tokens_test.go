@@ -99,7 +99,7 @@ func TestTokensThatAreMadeAnewAreOthers(t *testing.T) {
 	require.NotEqual(t, p.authority.Epoch, next.authority.Epoch)
 	for what, change := range map[string]func(x *session.Token){
 		"roles": func(x *session.Token) { x.Roles = 4 }, "agents": func(x *session.Token) { x.Agents = nil }, "policies": func(x *session.Token) { x.Policies = []string{"q"} },
-		"secret": func(x *session.Token) { x.Hash[31] ^= 1 },
+		"secret": func(x *session.Token) { x.Hash[31] ^= 1 }, "environment": func(x *session.Token) { x.Environment = "staging" },
 	} {
 		x := made
 		change(&x)
