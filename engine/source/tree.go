@@ -38,7 +38,11 @@ type Digest [sha256.Size]byte
 const DigestPrefix = "sha256:"
 
 // String prints "sha256:" and 64 hexadecimal digits.
-func (d Digest) String() string { return DigestPrefix + hex.EncodeToString(d[:]) }
+func (d Digest) String() string { // made at once: each decision is written with one
+	var text [len(DigestPrefix) + 2*len(d)]byte
+	hex.Encode(text[copy(text[:], DigestPrefix):], d[:])
+	return string(text[:])
+}
 
 // ParseDigest reads what String prints.
 func ParseDigest(s string) (Digest, error) {

@@ -2,7 +2,6 @@ package input
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	"connectrpc.com/connect"
@@ -46,74 +45,147 @@ func (strictProto) Unmarshal(b []byte, message any) error {
 	if err := protoOptions.Unmarshal(b, m); err != nil {
 		return unread("request", "is no message in protobuf, or nested too deeply: "+quote(protoWords.ReplaceAllString(err.Error(), "")))
 	}
-	if wrong := unknownIn(m.ProtoReflect()); wrong != nil {
+	if wrong := shapeOf(m.ProtoReflect().Descriptor()).unknownIn(b); wrong != nil {
 		wrong.Field = orRequest(wrong.Field)
 		return wrong
 	}
 	return nil
 }
 
+// A shape is how the fields of a message are written, by their numbers. That of requests
+// is read from the bytes, since looking for what a message has kept as unknown costs as
+// much as to read it. So nothing is missed that reading drops, as in the entries of maps
+// and in what a later field of the same oneof replaces.
+type shape []field
+
+// A field of no wire types is none.
+type field struct {
+	types uint8  // a bit for each in which it may be written
+	in    *shape // of the message that it is
+	is    protoreflect.FieldDescriptor
+}
+
+// shapes are those of requests, by their descriptors.
+var shapes sync.Map
+
+func shapeOf(d protoreflect.MessageDescriptor) *shape {
+	if known, ok := shapes.Load(d); ok {
+		return known.(*shape)
+	}
+	s := newShape(d, map[protoreflect.FullName]*shape{})
+	shapes.Store(d, s)
+	return s
+}
+
+// newShape makes a shape, and those of the messages in it, which may be in one another.
+func newShape(d protoreflect.MessageDescriptor, made map[protoreflect.FullName]*shape) *shape {
+	if s := made[d.FullName()]; s != nil {
+		return s
+	}
+	s := &shape{}
+	made[d.FullName()] = s
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		f := field{types: 1 << wireTypes[fd.Kind()], is: fd}
+		if fd.IsList() && wireTypes[fd.Kind()] != protowire.BytesType { // packed or not
+			f.types |= 1 << protowire.BytesType
+		}
+		if fd.Message() != nil {
+			f.in = newShape(fd.Message(), made)
+		}
+		if n := int(fd.Number()); n >= len(*s) {
+			*s = append(*s, make(shape, n+1-len(*s))...)
+		}
+		(*s)[fd.Number()] = f
+	}
+	return s
+}
+
+var wireTypes = map[protoreflect.Kind]protowire.Type{
+	protoreflect.BoolKind: protowire.VarintType, protoreflect.EnumKind: protowire.VarintType,
+	protoreflect.Int32Kind: protowire.VarintType, protoreflect.Sint32Kind: protowire.VarintType, protoreflect.Uint32Kind: protowire.VarintType,
+	protoreflect.Int64Kind: protowire.VarintType, protoreflect.Sint64Kind: protowire.VarintType, protoreflect.Uint64Kind: protowire.VarintType,
+	protoreflect.Fixed32Kind: protowire.Fixed32Type, protoreflect.Sfixed32Kind: protowire.Fixed32Type, protoreflect.FloatKind: protowire.Fixed32Type,
+	protoreflect.Fixed64Kind: protowire.Fixed64Type, protoreflect.Sfixed64Kind: protowire.Fixed64Type, protoreflect.DoubleKind: protowire.Fixed64Type,
+	protoreflect.StringKind: protowire.BytesType, protoreflect.BytesKind: protowire.BytesType, protoreflect.MessageKind: protowire.BytesType,
+	protoreflect.GroupKind: protowire.StartGroupType,
+}
+
 // unknownIn returns a field that a message has not, or that is of another type; nil if
 // there is none. It makes nothing while there is none: every request comes by here.
-func unknownIn(m protoreflect.Message) *fault.Unread {
-	if b := m.GetUnknown(); len(b) > 0 {
-		n, _, _ := protowire.ConsumeTag(b)
-		if fd := m.Descriptor().Fields().ByNumber(n); fd != nil {
-			return unread(fd.JSONName(), "is of another type; it must be "+wantedOf(fd))
+func (s *shape) unknownIn(message []byte) *fault.Unread {
+	for b := message; len(b) > 0; {
+		n, t, size := protowire.ConsumeTag(b)
+		if size < 0 {
+			return unread("", "is no message in protobuf")
 		}
-		return unread("", fmt.Sprintf("has no field with the number %d", n))
-	}
-	in := messagesIn(m.Descriptor())
-	for _, fd := range in.fields {
-		if m.Has(fd) {
-			if wrong := unknownUnder(m, fd); wrong != nil {
+		if int(n) >= len(*s) || (*s)[n].types == 0 {
+			return unread("", fmt.Sprintf("has no field with the number %d", n))
+		}
+		f, held := &(*s)[n], b[size:]
+		if f.types>>t&1 == 0 {
+			return unread(nameOf(f.is), "is of another type; it must be "+wantedOf(f.is))
+		}
+		if f.in != nil && t == protowire.BytesType {
+			inner, size := protowire.ConsumeBytes(held)
+			if wrong := f.in.unknownIn(inner); wrong != nil {
+				wrong.Field = join(f.at(message[:len(message)-len(b)], inner), wrong.Field)
 				return wrong
 			}
+			b = held[max(size, 0):]
+			continue
 		}
-	}
-	for _, of := range in.oneofs {
-		if fd := m.WhichOneof(of); fd != nil && fd.Message() != nil {
-			if wrong := unknownUnder(m, fd); wrong != nil {
-				return wrong
-			}
+		if size = protowire.ConsumeFieldValue(n, t, held); size < 0 {
+			return unread("", "is no message in protobuf")
 		}
+		b = held[size:]
 	}
 	return nil
 }
 
-// unknownUnder is unknownIn for what a field holds.
-func unknownUnder(m protoreflect.Message, fd protoreflect.FieldDescriptor) *fault.Unread {
+// at says where a message is that such a field has, behind what was written before.
+func (f *field) at(before, inner []byte) string {
+	name := nameOf(f.is)
 	switch {
-	case fd.IsList():
-		list := m.Get(fd).List()
-		for i := range list.Len() {
-			if wrong := unknownIn(list.Get(i).Message()); wrong != nil {
-				return under(fmt.Sprintf("%s[%d]", fd.JSONName(), i), wrong)
+	case f.is.IsMap():
+		return fmt.Sprintf("%s[%q]", name, Clip(keyOf(inner), 40))
+	case f.is.IsList():
+		i := 0
+		for b := before; len(b) > 0; {
+			n, _, size := protowire.ConsumeField(b)
+			if n == f.is.Number() {
+				i++
 			}
+			b = b[size:]
 		}
-		return nil
-	case fd.IsMap():
-		return unknownInMap(m, fd)
+		return fmt.Sprintf("%s[%d]", name, i)
 	}
-	return under(fd.JSONName(), unknownIn(m.Get(fd).Message()))
+	return name
 }
 
-func unknownInMap(m protoreflect.Message, fd protoreflect.FieldDescriptor) (wrong *fault.Unread) {
-	m.Get(fd).Map().Range(func(k protoreflect.MapKey, item protoreflect.Value) bool {
-		if wrong = unknownIn(item.Message()); wrong != nil {
-			wrong = under(fmt.Sprintf("%s[%q]", fd.JSONName(), Clip(k.String(), 40)), wrong)
+// keyOf returns the key of an entry of a map.
+func keyOf(entry []byte) (key string) {
+	for b := entry; len(b) > 0; {
+		n, t, size := protowire.ConsumeField(b)
+		if size < 0 {
+			break
 		}
-		return wrong == nil
-	})
-	return wrong
+		if _, _, tag := protowire.ConsumeTag(b); n == 1 && t == protowire.BytesType {
+			text, _ := protowire.ConsumeBytes(b[tag:])
+			key = string(text)
+		}
+		b = b[size:]
+	}
+	return key
 }
 
-// under says where a field is that is wrong, if one is.
-func under(at string, wrong *fault.Unread) *fault.Unread {
-	if wrong != nil {
-		wrong.Field = join(at, wrong.Field)
+// nameOf is what a field is called. The two of an entry of a map have no names: they are
+// called by their key.
+func nameOf(fd protoreflect.FieldDescriptor) string {
+	if fd.ContainingMessage().IsMapEntry() {
+		return ""
 	}
-	return wrong
+	return fd.JSONName()
 }
 
 func wantedOf(fd protoreflect.FieldDescriptor) string {
@@ -124,32 +196,4 @@ func wantedOf(fd protoreflect.FieldDescriptor) string {
 		return "an object"
 	}
 	return wanted(fd)
-}
-
-// A shape is where the messages are that a message may hold.
-type shape struct {
-	fields []protoreflect.FieldDescriptor // of no oneof
-	oneofs []protoreflect.OneofDescriptor
-}
-
-var shapes sync.Map // of protoreflect.MessageDescriptor to *shape
-
-func messagesIn(d protoreflect.MessageDescriptor) *shape {
-	if known, ok := shapes.Load(d); ok {
-		return known.(*shape)
-	}
-	s := &shape{}
-	for i := range d.Fields().Len() {
-		fd := d.Fields().Get(i)
-		of := fd.ContainingOneof()
-		switch {
-		case fd.IsMap() && fd.MapValue().Message() == nil, !fd.IsMap() && fd.Message() == nil:
-		case of == nil || of.IsSynthetic():
-			s.fields = append(s.fields, fd)
-		case !slices.Contains(s.oneofs, of):
-			s.oneofs = append(s.oneofs, of)
-		}
-	}
-	shapes.Store(d, s)
-	return s
 }
