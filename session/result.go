@@ -91,9 +91,10 @@ func (c Code) Failure() bool { return c >= NotFound }
 // A Result is the answer to a command. Only the fields that its code and
 // command speak of are set.
 type Result struct {
-	Code   Code
-	Repeat bool   // this was known before
-	Rule   uint16 // number of the rule that decided, in the pinned tree
+	Code       Code
+	Repeat     bool   // this was known before
+	Rule       uint16 // number of the rule that decided, in the pinned tree
+	Checkpoint uint32 // the execution that made one; 0 if none did
 
 	Grants   []Grant
 	Pressure Pressure // of the first pool of a call
@@ -104,7 +105,6 @@ type Result struct {
 	Limit      int64         // the limit that refused
 	Elapsed    time.Duration // with TimedOut
 	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close; length of a list, also with StalePremise and VersionConflict
-	Checkpoint uint32        // the execution that made one; 0 if none did
 	NewerThan  uint64        // with StaleID, Unix milliseconds
 	Released   bool
 

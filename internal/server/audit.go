@@ -164,7 +164,8 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	if review == nil && (res.Code != session.Ended || out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded)) {
 		return // most ends give rise to nothing
 	}
-	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, AgentID: e.agent, Tool: e.tool, Now: a.now()}
+	in := e.subject()
+	in.Now = a.now()
 	events := engine.AfterEvents(in, out.CheckpointId, e.drift, review)
 	if len(events) == 0 {
 		return

@@ -46,20 +46,19 @@ func (s callService) BeginCall(ctx context.Context, req *v1.BeginCallRequest) (*
 type begin struct {
 	request[v1.BeginCallRequest, v1.BeginCallResponse]
 	cmd      *session.Begin
-	content  session.Digest
 	secret   string             // of its session
 	rates    []session.RateWant // that the request names
 	session  *session.Session
 	policy   *engine.Policy
 	input    engine.Input
 	facts    *engine.Facts
-	inUse    bool // whether facts.ActiveSlots is known
 	decision engine.Decision
 	unread   error                  // why a registered content hash could not be read
-	queued   bool                   // it had to wait at this node
 	costs    map[string]int64       // what it charges the budgets that it names, itself or by its policy
-	came     time.Time              // when it was checked
-	until    time.Time              // end of its wait, once something has kept it out
+	until    time.Time              // end of its wait
+	inUse    bool                   // whether facts.ActiveSlots is known
+	queued   bool                   // it had to wait at this node
+	heldUp   bool                   // something has kept it out
 	asked    bool                   // it was told that people are asked
 	asksBy   uint16                 // the rule of the decision, where that is known as one with modified arguments
 	parked   *session.ApprovalCount // of the stage of its workflow, which people have not approved yet
@@ -107,9 +106,8 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	b.one[0], b.came = b.cmd, time.Now()
-	b.content = beginContent(req)
-	b.cmd.Content = input.Short(b.content)
+	b.one[0], b.until = b.cmd, time.Now().Add(b.cmd.Wait)
+	b.cmd.Content = input.Short(beginContent(req))
 	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
 		return err
@@ -263,10 +261,10 @@ func (b *begin) asking(ctx context.Context) (*session.Asking, error) {
 	if ask == nil {
 		return nil, nil
 	}
-	arguments, what, sent := b.input.Arguments, b.content, b.req.Arguments
+	arguments, what, sent := b.input.Arguments, beginContent(b.req), b.req.Arguments
 	if m := b.decision.ModifiedArguments; m != nil {
 		arguments, sent = *m, nil
-		what = sha256.Sum256(append(b.content[:], approvals.Canonical(arguments)...))
+		what = sha256.Sum256(append(what[:], approvals.Canonical(arguments)...))
 	}
 	if problem := approvals.Problem(arguments, sent != nil); problem != "" {
 		return nil, fault.Invalid("arguments", "%s", problem)
@@ -430,7 +428,7 @@ func (b *begin) waiting() *waiting.Wait {
 // commands is the one command. Once something has kept it out it asks for what is
 // left of its wait.
 func (b *begin) commands() []session.Command {
-	if !b.until.IsZero() {
+	if b.heldUp {
 		next := *b.cmd // the other may still be on its way
 		next.Wait = max(time.Until(b.until), 0)
 		b.cmd = &next
@@ -443,9 +441,7 @@ func (b *begin) commands() []session.Command {
 // are asked: nothing of the wait is stored, so that the call is sent again when that
 // is over. Nil once nothing is left of its wait.
 func (b *begin) held() *waiting.Wait {
-	if b.until.IsZero() {
-		b.until = b.came.Add(b.cmd.Wait)
-	}
+	b.heldUp = true
 	left := time.Until(b.until)
 	if left <= 0 {
 		return nil

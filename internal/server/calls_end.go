@@ -36,14 +36,10 @@ type end struct {
 	cmd     *session.End
 	secret  string // of its session
 	session *session.Session
-	policy  *engine.Policy // nil where it cannot be had
-	agent   string
-	tool    string              // empty if this node has not seen the call
+	policy  *engine.Policy      // nil where it cannot be had
 	input   *engine.Input       // of its begin; nil if that was not sent
 	review  *engine.Review      // nil where no rule looks at the output
 	drift   *engine.DriftResult // nil where there is nothing to compare
-	limit   int64               // threshold of drift in millionths; 0 where it is not computed
-	text    string
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -97,13 +93,14 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 		return err
 	}
 	x := found.Record.(*session.Session)
-	e.cmd.Pools, e.cmd.Opened, e.agent = callPools(x, req.CallId), x.Opened, x.Agent.Value()
-	e.tool, e.cmd.Rates, e.cmd.Budgets, e.cmd.Output, e.drift = "", nil, nil, session.Output{}, nil
-	if h := x.Find(req.CallId); h != nil {
-		e.tool, e.cmd.Rates, e.cmd.Budgets = h.Tool.Value(), h.RateNames(), h.BudgetNames()
-	}
-	if h := x.Find(req.CallId); h != nil && !e.cmd.Ends(h.Content) {
-		return fault.Invalid("begin", otherBegin)
+	h := x.Find(req.CallId)
+	e.cmd.Pools, e.cmd.Opened = callPools(x, h), x.Opened
+	e.cmd.Rates, e.cmd.Budgets, e.cmd.Output, e.drift = nil, nil, session.Output{}, nil
+	if h != nil {
+		e.cmd.Rates, e.cmd.Budgets = h.RateNames(), h.BudgetNames()
+		if !e.cmd.Ends(h.Content) {
+			return fault.Invalid("begin", otherBegin)
+		}
 	}
 	e.session = x
 	// Without its policy a call ends all the same: then nothing it returned is shown, and
@@ -121,10 +118,9 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 		return nil
 	}
 	e.look(x)
-	if e.limit = x.Pin.Limits.Drift; e.limit == 0 {
+	if x.Pin.Limits.Drift == 0 {
 		return nil
 	}
-	e.text = engine.OutputText(valueOf(req.Output))
 	var base session.Digest
 	if x.More != nil {
 		base = x.More.Baseline
@@ -132,11 +128,20 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 	return e.compare(ctx, base, read)
 }
 
-// callPools returns the pools in which a call has slots. A call that this node
-// has not seen yet has most likely taken one in the pool of its policy alone;
-// where that is wrong, the answer says what is right.
-func callPools(x *session.Session, call string) []string {
-	if h := x.Find(call); h != nil {
+// subject is whose call it is, and of what tool; none if this node has not seen it.
+func (e *end) subject() engine.Input {
+	in := engine.Input{SessionID: e.req.SessionId, CallID: e.req.CallId, AgentID: e.session.Agent.Value()}
+	if h := e.session.Find(e.req.CallId); h != nil {
+		in.Tool = h.Tool.Value()
+	}
+	return in
+}
+
+// callPools returns the pools in which a call has slots. One that this node has not
+// seen yet, nil, has most likely taken one in the pool of its policy alone; where that
+// is wrong, the answer says what is right.
+func callPools(x *session.Session, h *session.Held) []string {
+	if h != nil {
 		return h.PoolNames()
 	}
 	return []string{session.PolicyPool(x.Policy.Value())}
@@ -146,13 +151,14 @@ func callPools(x *session.Session, call string) []string {
 // contract 3.12). Where one of the two is too long to be kept, they are the
 // same or they are not.
 func (e *end) compare(ctx context.Context, base session.Digest, read storage.Read) error {
-	current := session.Digest(sha256.Sum256([]byte(e.text)))
-	fits := int64(len(e.text)) <= input.Caps.Output.Max
+	text := engine.OutputText(valueOf(e.req.Output))
+	current := session.Digest(sha256.Sum256([]byte(text)))
+	fits := int64(len(text)) <= input.Caps.Output.Max
 	e.cmd.Output, e.drift = session.Output{Hash: current, Against: base}, nil
 	if base == (session.Digest{}) {
 		if fits {
 			// A call ends without a key, too: then later outputs are the same or they are not.
-			e.cmd.Output.Text, _ = e.s.seals.seal(ctx, e.cmd.NS, e.cmd.Session, e.text)
+			e.cmd.Output.Text, _ = e.s.seals.seal(ctx, e.cmd.NS, e.cmd.Session, text)
 		}
 		return nil
 	}
@@ -160,14 +166,14 @@ func (e *end) compare(ctx context.Context, base session.Digest, read storage.Rea
 	if err != nil {
 		return fault.OfRead(err)
 	}
-	threshold := float64(e.limit) / 1e6
+	threshold := float64(e.session.Pin.Limits.Drift) / 1e6
 	drift := engine.DriftResult{Score: 1, Exceeded: threshold < 1, Threshold: threshold}
 	first := ""
 	if b, ok := found.Record.(*session.Baseline); ok && b.Hash == base {
 		first, _ = e.s.seals.open(ctx, e.cmd.NS, b.Text)
 	}
 	if first != "" && fits {
-		drift = engine.Drift(first, e.text, threshold)
+		drift = engine.Drift(first, text, threshold)
 	} else if base == current {
 		drift.Score, drift.Exceeded = 0, false
 	}
@@ -270,7 +276,7 @@ func (e *end) respond() error {
 		out.Review = words.ReviewOf(*e.review)
 	}
 	e.s.audit.end(e, out)
-	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.agent, SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)
+	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.session.Agent.Value(), SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)
 	e.s.metrics.outcome(out.Outcome)
 	e.out = out
 	return nil
@@ -317,7 +323,7 @@ func (c *cancel) find(ctx context.Context, f *input.Fields, read storage.Read) e
 	x := found.Record.(*session.Session)
 	h := x.Find(c.req.CallId)
 	c.cmd = &session.Cancel{
-		NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: callPools(x, c.req.CallId), Opened: x.Opened,
+		NS: c.ns, Session: c.req.SessionId, Call: c.req.CallId, Pools: callPools(x, h), Opened: x.Opened,
 		Asked: h != nil && h.Asked() != nil,
 	}
 	c.one[0] = c.cmd

@@ -187,7 +187,7 @@ func (s *Server) renewalOf(ctx context.Context, f *input.Fields, c *session.Rene
 		return nil, err
 	}
 	x := found.Record.(*session.Session)
-	c.Pools, c.Opened = callPools(x, c.ID), x.Opened
+	c.Pools, c.Opened = callPools(x, x.Find(c.ID)), x.Opened
 	return c, nil
 }
 
@@ -199,7 +199,7 @@ func (s *Server) poolsOf(ctx context.Context, ns, sess, call string) ([]string, 
 		return nil, fault.OfRead(err)
 	}
 	if x, ok := found.Record.(*session.Session); ok && x != nil {
-		return callPools(x, call), nil
+		return callPools(x, x.Find(call)), nil
 	}
 	return nil, nil
 }

@@ -33,9 +33,9 @@ type Journal struct {
 	byID       map[string]*Record
 	added      uint64 // records, ever
 
-	recent  queue // the newer half
-	fresh   room  // what it holds
-	aged    room  // what the older half holds
+	recent  queue[young] // the newer half
+	fresh   room         // what it holds
+	aged    room         // what the older half holds
 	largest heaviest
 
 	followers int
@@ -74,11 +74,10 @@ type Record struct {
 
 	After []engine.Event // of EndCall; then there is no decision
 
-	Size   int        // about how many bytes it holds
-	of     *partition // of its namespace
-	order  uint64     // among the records of all namespaces; nobody is told
-	first  uint64     // sequence of its first event, in its namespace
-	events uint64     // how many it gives rise to
+	Size   int    // about how many bytes it holds
+	order  uint64 // among the records of all namespaces; nobody is told
+	first  uint64 // sequence of its first event, in its namespace
+	events uint64 // how many it gives rise to
 }
 
 // Signal is the type of the event that a signal is.
@@ -140,12 +139,12 @@ func (j *Journal) Add(r *Record) {
 	}
 	p := j.partition(r.NS)
 	j.wake(p)
-	r.of, r.order, r.first = p, j.added, p.next
+	r.order, r.first = j.added, p.next
 	j.added++
 	p.next += r.events
 	p.records.push(r)
-	j.recent.push(r)
-	j.fresh.add(r)
+	j.recent.push(young{p, r.Size})
+	j.fresh.add(r.Size)
 	for len(j.recent.live()) > 1 && !j.fresh.within(j.newer) { // the latest is kept, however large it is
 		j.age()
 	}
@@ -158,12 +157,19 @@ func (j *Journal) Add(r *Record) {
 	}
 }
 
+// A young is what is to be known of a record of the newer half when it passes into the
+// older one: to look at the record itself, which nobody has for long, would be slow.
+type young struct {
+	of   *partition
+	size int
+}
+
 // age passes the oldest record of the newer half into the older one.
 func (j *Journal) age() {
 	r := j.recent.pop()
-	j.fresh.take(r)
-	j.aged.add(r)
-	r.of.aged.add(r)
+	j.fresh.take(r.size)
+	j.aged.add(r.size)
+	r.of.aged.add(r.size)
 	j.weigh(r.of)
 }
 
@@ -172,8 +178,8 @@ func (j *Journal) age() {
 func (j *Journal) drop() {
 	p := j.largest[0]
 	r := p.records.pop()
-	j.aged.take(r)
-	p.aged.take(r)
+	j.aged.take(r.Size)
+	p.aged.take(r.Size)
 	j.weigh(p)
 	if j.byID[r.ID] == r {
 		delete(j.byID, r.ID)

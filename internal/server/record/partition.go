@@ -12,9 +12,9 @@ import (
 // told of places comes from here.
 type partition struct {
 	ns        string
-	life      string // names this partition in cursors; drawn, so that it tells nothing else
-	records   queue  // in the order of their events
-	next      uint64 // sequence of the next event; the first is 1
+	life      string         // names this partition in cursors; drawn, so that it tells nothing else
+	records   queue[*Record] // in the order of their events
+	next      uint64         // sequence of the next event; the first is 1
 	followers int
 	news      chan struct{} // closed when there are new events; nil if nobody waits
 	idle      *list.Element // its place among those that may be forgotten; nil while it is none
@@ -55,7 +55,7 @@ func (j *Journal) settle(p *partition) {
 	if p.followers > 0 || len(p.records.live()) > 0 {
 		return
 	}
-	p.records = queue{}
+	p.records = queue[*Record]{}
 	p.idle = j.idle.PushBack(p)
 	if j.idle.Len() > j.mostIdle {
 		forgotten := j.idle.Remove(j.idle.Front()).(*partition)
@@ -138,14 +138,14 @@ func (j *Journal) leave(p *partition) {
 // A room is so many records and bytes.
 type room struct{ records, bytes int }
 
-func (m *room) add(r *Record) {
+func (m *room) add(size int) {
 	m.records++
-	m.bytes += r.Size
+	m.bytes += size
 }
 
-func (m *room) take(r *Record) {
+func (m *room) take(size int) {
 	m.records--
-	m.bytes -= r.Size
+	m.bytes -= size
 }
 
 func (m room) within(most room) bool { return m.records <= most.records && m.bytes <= most.bytes }
@@ -207,22 +207,22 @@ func (h *heaviest) Pop() any {
 	return p
 }
 
-// A queue is records in order, whose first can be taken out.
-type queue struct {
-	all  []*Record
+// A queue is what comes in order, whose first can be taken out.
+type queue[T any] struct {
+	all  []T
 	gone int // of the first of all, how many were taken out
 }
 
-func (q *queue) live() []*Record { return q.all[q.gone:] }
+func (q *queue[T]) live() []T { return q.all[q.gone:] }
 
-func (q *queue) push(r *Record) { q.all = append(q.all, r) }
+func (q *queue[T]) push(r T) { q.all = append(q.all, r) }
 
 // pop takes the first out. Where more are gone than are left, these move to the
 // front, which costs one move at most for each that went; what has become much
 // smaller gives its memory back.
-func (q *queue) pop() *Record {
+func (q *queue[T]) pop() T {
 	r := q.all[q.gone]
-	q.all[q.gone] = nil
+	clear(q.all[q.gone : q.gone+1])
 	q.gone++
 	if left := q.live(); q.gone >= 16 && q.gone > len(left) {
 		n := copy(q.all, left)

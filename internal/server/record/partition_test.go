@@ -194,7 +194,7 @@ func TestJournalLaws(t *testing.T) {
 			default:
 				r := random(rng, ns, fmt.Sprint("d", i), maxSize)
 				j.Add(r)
-				h.seen(r.of.life)
+				h.seen(j.partitions[ns].life)
 				h.records, h.sizes, h.events = append(h.records, r), h.sizes+r.Size, h.events+int(r.events)
 				history = append(history, r)
 			}
@@ -203,11 +203,11 @@ func TestJournalLaws(t *testing.T) {
 			// The latest of all are kept that the newer half has room for.
 			var latest room
 			for k, r := range slices.Backward(history) {
-				latest.add(r)
+				latest.add(r.Size)
 				if k < len(history)-1 && !latest.within(j.newer) {
 					break
 				}
-				require.True(t, slices.Contains(r.of.records.live(), r), "seed %d", seed)
+				require.True(t, slices.Contains(j.partitions[r.NS].records.live(), r), "seed %d", seed)
 			}
 			for ns, h := range all {
 				var kept []*Record
@@ -248,9 +248,9 @@ func (j *Journal) requireBounded(t *testing.T, held map[*partition]int) {
 		require.Equal(t, held[p], p.followers)
 		var own room
 		for i, r := range p.records.live() {
-			kept.add(r)
+			kept.add(r.Size)
 			if i < p.aged.records {
-				own.add(r)
+				own.add(r.Size)
 			}
 		}
 		require.Equal(t, own, p.aged, "the oldest are in the older half")
@@ -368,7 +368,7 @@ func TestBehindByOthers(t *testing.T) {
 // A queue gives back the memory of what went: it holds no record that was taken out,
 // and little room for more than there is.
 func TestQueueGivesBack(t *testing.T) {
-	var q queue
+	var q queue[*Record]
 	rng := rand.New(rand.NewPCG(1, 0))
 	first, next := 0, 0
 	for _, most := range []int{2000, 10, 300, 0, 50} {
