@@ -63,6 +63,8 @@ type auditFile struct {
 	regular bool  // it can be flushed, which a pipe cannot
 	due     bool  // it will be flushed, or is being flushed
 	dirty   bool  // it was written to since the latest flush began
+	unasked int   // bytes that were written since the disk was asked for them
+	asking  bool  // it is being asked
 	failed  error // of the latest flush, which nobody was told of yet
 }
 
@@ -72,6 +74,11 @@ const flushEvery = time.Second
 
 // flushPatience is how long the end waits for the last flush, since a disk may hang.
 const flushPatience = 2 * time.Second
+
+// askEvery is how many bytes are written before the disk is asked to take them. A flush
+// that finds all those of a second would keep the flushes of the Raft log waiting, which
+// answers wait for.
+const askEvery = 1 << 20
 
 var _ server.Reopener = (*auditFile)(nil)
 
@@ -92,6 +99,10 @@ func (a *auditFile) Write(p []byte) (int, error) {
 		a.torn = false
 	}
 	n, err := a.file.Write(p)
+	if a.unasked += n; a.regular && a.unasked >= askEvery && !a.asking {
+		a.unasked, a.asking = 0, true
+		go a.ask(a.file)
+	}
 	if a.dirty = true; a.regular && !a.due {
 		a.due = true
 		time.AfterFunc(flushEvery, a.beat)
@@ -100,6 +111,14 @@ func (a *auditFile) Write(p []byte) (int, error) {
 		err, a.failed = a.failed, nil
 	}
 	return n, err
+}
+
+// ask has the disk begin to take what was written. It is no flush: nothing is promised.
+func (a *auditFile) ask(f *os.File) {
+	beginFlush(f)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asking = false
 }
 
 // beat flushes, and sees to it that what is written meanwhile is flushed too.

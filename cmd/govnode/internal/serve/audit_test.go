@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -68,4 +69,31 @@ func TestAuditThatIsRemoved(t *testing.T) {
 	require.NoError(t, write("fourth"))
 	holds(path, "third\nfourth\n")
 	require.NoError(t, done())
+}
+
+// While the disk is asked for what was written, lines are written on and the log is opened
+// anew: every line is in the file under its name at the time.
+func TestAuditThatIsWrittenMuch(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	a := &auditFile{path: path}
+	require.NoError(t, a.Reopen())
+	line := []byte(strings.Repeat("x", 1<<16-1) + "\n")
+	const files, lines = 4, 48 // of each: three times as much as is asked for at once
+	for i := range files {
+		for range lines {
+			n, err := a.Write(line)
+			require.NoError(t, err)
+			require.Equal(t, len(line), n)
+		}
+		require.NoError(t, os.Rename(path, fmt.Sprint(path, i)))
+		require.NoError(t, a.Reopen())
+	}
+	require.NoError(t, a.Close())
+	for i := range files {
+		info, err := os.Stat(fmt.Sprint(path, i))
+		require.NoError(t, err)
+		require.EqualValues(t, lines*len(line), info.Size())
+	}
+	require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return !a.asking }, time.Minute, time.Millisecond)
 }
