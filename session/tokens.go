@@ -288,6 +288,7 @@ func (s *State) deny(c *Deny, r *Result) {
 			return false
 		}
 		x.Denied = slices.Insert(slices.Clone(x.Denied), i, c.Denied)
+		r.Value = 1
 		return true
 	})
 }

@@ -83,6 +83,14 @@ func TestScopeOfWhatIsRevoked(t *testing.T) {
 		require.NoError(t, err, id)
 		require.True(t, gone, "%s is still there", id)
 	}
+	listed := func(c govnodev1connect.AccessServiceClient) (ids []string, denied int) {
+		res, err := c.ListTokens(t.Context(), &v1.ListTokensRequest{})
+		require.NoError(t, err)
+		for _, t := range res.Tokens {
+			ids = append(ids, t.TokenId)
+		}
+		return ids, len(res.Denied)
+	}
 	gone, err := revoke(bound, "absent")
 	require.NoError(t, err)
 	require.False(t, gone)
@@ -97,6 +105,15 @@ func TestScopeOfWhatIsRevoked(t *testing.T) {
 
 	_, err = all.DenySubject(t.Context(), &v1.DenySubjectRequest{Client: "c", Subject: "cert:w"})
 	require.NoError(t, err)
+	n.token("team", "within", worker, agents("bot-7"), policies("pq"))
+	for c, own := range map[govnodev1connect.AccessServiceClient][]string{bound: {"opbound", "within"}, staging: {"made", "opstaging"}} {
+		ids, denied := listed(c)
+		require.Equal(t, own, ids, "it is told of those alone that it may end")
+		require.Zero(t, denied)
+	}
+	ids, denied := listed(all)
+	require.Equal(t, []string{"author", "made", "opall", "opbound", "opstaging", "within"}, ids)
+	require.Equal(t, 1, denied)
 	for _, c := range []govnodev1connect.AccessServiceClient{bound, staging} {
 		_, err = c.DenySubject(t.Context(), &v1.DenySubjectRequest{Client: "c", Subject: "cert:other"})
 		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound to nothing")

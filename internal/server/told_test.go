@@ -81,6 +81,9 @@ func TestARepeatIsNoSecondChangeInTheAudit(t *testing.T) {
 		require.NoError(t, ask(), event)
 		require.Equal(t, 1, strings.Count(n.audit.text(), `"event_type":"`+event+`"`), event)
 	}
+	_, err = n.access.DenySubject(t.Context(), &v1.DenySubjectRequest{Subject: "cert:x", RequestId: "again"})
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(n.audit.text(), `"event_type":"subject_denied"`), "it was denied already")
 	for range 2 {
 		_, err = n.approvals.DeleteStanding(t.Context(), remove)
 		require.NoError(t, err)

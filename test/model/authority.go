@@ -135,6 +135,7 @@ func (s *space) deny(c *session.Deny, r *session.Result) bool {
 	x := s.mayDo()
 	x.denied[c.Denied.Subject] = c.Denied
 	s.raise()
+	r.Value = 1
 	return true
 }
 

@@ -185,7 +185,8 @@ func (s *Service) known(ctx context.Context, cmd *session.PutToken) bool {
 	return err == nil && x.FindToken(cmd.Token.ID) != nil
 }
 
-// ListTokens returns the tokens of a namespace.
+// ListTokens returns the tokens of a namespace. Who is bound is told of those alone that he
+// may make and end, and of no subjects.
 func (s *Service) ListTokens(ctx context.Context, req *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
 	f := &input.Fields{}
 	read := order.ReadOf(f, req.Consistency)
@@ -199,8 +200,14 @@ func (s *Service) ListTokens(ctx context.Context, req *v1.ListTokensRequest) (*v
 	}
 	out := &v1.ListTokensResponse{AppliedIndex: found.Index, Epoch: session.EpochOf(found.Record)}
 	if x, _ := found.Record.(*session.Access); x != nil {
+		p := access.From(ctx)
 		for i := range x.Tokens {
-			out.Tokens = append(out.Tokens, tokenOf(&x.Tokens[i]))
+			if within(p, &x.Tokens[i], "lists it") == nil {
+				out.Tokens = append(out.Tokens, tokenOf(&x.Tokens[i]))
+			}
+		}
+		if bound(p) {
+			return out, nil
 		}
 		for _, d := range x.Denied {
 			out.Denied = append(out.Denied, &v1.DeniedSubject{Subject: d.Subject, Reason: d.Reason, DeniedAt: d.At})
@@ -314,7 +321,9 @@ func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (
 	if err != nil {
 		return nil, err
 	}
-	s.tell(ctx, a, record.Change{Event: "subject_denied", Name: req.Subject, NS: cmd.NS, By: cmd.By, Says: req.Reason})
+	if a.Result.Value > 0 {
+		s.tell(ctx, a, record.Change{Event: "subject_denied", Name: req.Subject, NS: cmd.NS, By: cmd.By, Says: req.Reason})
+	}
 	return &v1.DenySubjectResponse{Index: a.Index}, nil
 }
 
