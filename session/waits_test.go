@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -112,4 +113,90 @@ func TestKeptForAnHour(t *testing.T) {
 	require.Equal(t, session.PhaseExpired, s.Stored(k).At(end+time.Minute).(*session.Session).Phase)
 	require.NotNil(t, s.Stored(k).At(end+time.Minute+session.KeptFor-1))
 	require.Nil(t, s.Stored(k).At(end+time.Minute+session.KeptFor))
+}
+
+// A call that has waited meets at the rates behind, each with a limit of its own,
+// what it meets that asks at once: the one that has no room is the one it waits
+// for, and where all have room it spends at all of them.
+func TestRatesBehindAWait(t *testing.T) {
+	const then = time.Second // when it has its turn
+	rates := []session.RateWant{
+		{Pool: "rate/a", Cost: 1}, {Pool: "rate/policy/p2/x", Cost: 1, Limit: 2, Per: time.Hour},
+		{Pool: "rate/policy/p2/y", Cost: 1, Limit: 1, Per: time.Hour}, {Pool: "rate/policy/p2/z", Cost: 2, Limit: 4, Per: 2 * time.Hour}, {Pool: "rate/z", Cost: 1},
+	}
+	limits := []int32{3, 2, 1, 4, 2}
+	// meets lets a call come to those rates where so much is spent at them, at once
+	// or behind its wait for a pool, or for the first of them.
+	meets := func(spent []int32, waits, atFirst bool) (r session.Result, inUse []int32, waiters []int) {
+		s, do := waiting(t)
+		by := session.Maker{Client: "op"}
+		do(0, &session.PutPool{NS: ns, By: by, Pool: "a", Slots: 1, Queue: 9})
+		per := time.Hour
+		if atFirst {
+			per = then
+		}
+		do(0, &session.PutRate{NS: ns, By: by, Rate: "a", Limit: limits[0], Per: per, Queue: 9})
+		do(0, &session.PutRate{NS: ns, By: by, Rate: "z", Limit: limits[4], Per: time.Hour, Queue: 9})
+		for i, n := range spent {
+			if n == 0 {
+				continue
+			}
+			c := waiter(fmt.Sprint("before", i))
+			c.Rates = []session.RateWant{rates[i]}
+			c.Rates[0].Cost = n
+			require.Equal(t, session.Admitted, do(0, c).Code)
+			require.Equal(t, session.Ended, do(0, &session.End{NS: ns, Session: "s", Call: c.Call, Pools: []string{"policy/p2"}, Status: session.Succeeded, Tokens: -1}).Code)
+		}
+		call := waiter("c", "a")
+		call.Rates = rates
+		if waits && !atFirst {
+			r := do(0, &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: then})
+			require.Equal(t, session.Admitted, r.Code)
+		}
+		if waits {
+			r := do(0, call)
+			require.Equal(t, session.Queued, r.Code)
+			require.Equal(t, map[bool]string{false: "a", true: "rate/a"}[atFirst], r.Queue.Pool)
+		}
+		r = do(then, call)
+		for _, w := range rates {
+			p, _ := s.Get(session.PoolKey(ns, w.Pool)).(*session.Pool)
+			if p == nil {
+				p = &session.Pool{}
+			}
+			inUse, waiters = append(inUse, p.InUse()), append(waiters, len(p.Queue))
+		}
+		return r, inUse, waiters
+	}
+	spent := make([]int32, len(rates))
+	var each func(i int)
+	each = func(i int) {
+		if i < len(rates) {
+			for spent[i] = 0; spent[i] <= limits[i]; spent[i]++ {
+				each(i + 1)
+			}
+			return
+		}
+		for _, atFirst := range []bool{false, true} {
+			if atFirst && spent[0] < limits[0] {
+				continue
+			}
+			full := ""
+			for i, n := range spent {
+				if n+rates[i].Cost > limits[i] && !(atFirst && i == 0) {
+					full = rates[i].Pool
+					break
+				}
+			}
+			r, inUse, waiters := meets(spent, true, atFirst)
+			require.Equal(t, full == "", r.Code == session.Admitted, "%v: %v", spent, r.Code)
+			require.Equal(t, full, r.Queue.Pool, spent)
+			once, inUse2, waiters2 := meets(spent, false, atFirst)
+			require.Equal(t, once.Code, r.Code, spent)
+			require.Equal(t, once.Queue, r.Queue, spent)
+			require.Equal(t, inUse2, inUse, spent)
+			require.Equal(t, waiters2, waiters, spent)
+		}
+	}
+	each(0)
 }

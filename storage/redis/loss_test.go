@@ -192,6 +192,54 @@ func TestRedisEvicted(t *testing.T) {
 	}
 }
 
+// A node that knows a record does not read it again before it swaps: whichever kind
+// of record was evicted meanwhile, what it decides on it is not applied, and it is
+// not taken for one that somebody has removed.
+func TestRedisEvictedUnderWhoKnowsIt(t *testing.T) {
+	t.Parallel()
+	by := func(request string) session.Maker { return session.Maker{Client: "w", Request: request} }
+	acquire := func(slot string) session.Command {
+		return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "p", Weight: 1, TTL: time.Minute}
+	}
+	put := &session.PutPool{NS: testNS, Pool: "p", Slots: 9, By: by("put")}
+	rate := &session.PutRate{NS: testNS, Rate: "r", Limit: 9, Per: time.Hour, By: by("rate")}
+	take := func(id string) session.Command {
+		return &session.TakeRate{NS: testNS, Client: "w", ID: id, Rate: "r", Cost: 1}
+	}
+	budget := func(request string) session.Command {
+		return &session.PutBudget{NS: testNS, Budget: "b", Amount: 9, By: by(request)}
+	}
+	list := func(request string) session.Command {
+		return &session.Append{NS: testNS, Key: "l", Items: []string{"x"}, TTL: time.Hour, By: by(request)}
+	}
+	for name, c := range map[string]struct {
+		known []session.Command
+		evict session.Key
+		then  session.Command
+	}{
+		"a pool":                  {[]session.Command{put, acquire("1")}, session.PoolKey(testNS, "p"), acquire("2")},
+		"a pool that is put anew": {[]session.Command{put, acquire("1")}, session.PoolKey(testNS, "p"), &session.PutPool{NS: testNS, Pool: "p", Slots: 1, By: by("anew")}},
+		"a client":                {[]session.Command{put, acquire("1")}, session.ClientKey(testNS, "w"), acquire("1")},
+		"a rate":                  {[]session.Command{rate, take("1")}, session.PoolKey(testNS, session.RatePool("r")), take("2")},
+		"a counter":               {[]session.Command{add("k", "w")}, session.CounterKey(testNS, "k"), add("k", "w")},
+		"a budget":                {[]session.Command{budget("1")}, session.BudgetKey(testNS, "b"), budget("2")},
+		"a list":                  {[]session.Command{list("1")}, session.ListKey(testNS, "l"), list("2")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			r := s.open("one", func(c *Config) { c.AcceptRisk = []string{RiskEviction} })
+			for _, cmd := range c.known {
+				require.False(t, one(t, r, cmd).Code.Failure())
+			}
+			require.EqualValues(t, 1, s.do("DEL", r.place(testNS).Record(c.evict)))
+			answer := r.Apply(t.Context(), c.then)[0]
+			require.Equal(t, storage.NotApplied, answer.Outcome, "%v", answer.Result)
+			require.ErrorContains(t, answer.Err, "quarantine")
+		})
+	}
+}
+
 // sound looks whether indexes, counts, parts and what is due agree with the
 // records.
 func sound(t *testing.T, s *server, r *Store) {

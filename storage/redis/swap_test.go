@@ -82,9 +82,25 @@ func TestRedisSwapIsCompared(t *testing.T) {
 			other.replid = "0123456789012345678901234567890123456789"
 			m.a.s.e = &other
 		}, says: wire.ReplyServer},
-		"no clock":       {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
-		"an older mark":  {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
-		"a shorter list": {meanwhile: func(m meanwhile) { m.s.do("ZREM", "{gov:test}:x:k", "l") }, change: []session.Command{add("new", "w")}, says: wire.ReplyAbsent},
+		"no clock":                  {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:clock") }, says: wire.ReplyAbsent},
+		"an older mark":             {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov}:marks") }, says: wire.ReplyBehind},
+		"a shorter list":            {meanwhile: func(m meanwhile) { m.s.do("ZREM", "{gov:test}:x:k", "l") }, change: []session.Command{add("new", "w")}, says: wire.ReplyAbsent},
+		"a record that was evicted": {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov:test}:r:ktest/k") }, says: wire.ReplyAbsent},
+		"one of many that was": {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov:test}:r:ktest/l") },
+			change: []session.Command{add("k", "w"), add("l", "w"), add("m", "w")}, says: wire.ReplyAbsent},
+		"one of the large that was": {meanwhile: func(m meanwhile) {
+			m.a.was[0].Value = wire.SmallRecords + 1
+			m.s.do("DEL", "{gov:test}:r:ktest/m")
+		}, change: []session.Command{add("k", "w"), add("m", "w")}, says: wire.ReplyAbsent},
+		"one that was, beside one that is another": {meanwhile: func(m meanwhile) {
+			one(m.t, m.other, add("k", "o"))
+			m.s.do("DEL", "{gov:test}:r:ktest/l")
+		}, change: []session.Command{add("k", "w"), add("l", "w")}, says: wire.ReplyAbsent},
+		"one that was, with its name": {meanwhile: func(m meanwhile) {
+			m.s.do("DEL", "{gov:test}:r:ktest/k")
+			m.s.do("ZREM", "{gov:test}:x:k", "k")
+		}, says: wire.ReplyAbsent},
+		"one that was, with its index": {meanwhile: func(m meanwhile) { m.s.do("DEL", "{gov:test}:r:ktest/k", "{gov:test}:x:k") }, says: wire.ReplyAbsent},
 		"others in line": {meanwhile: func(m meanwhile) {
 			m.s.do("RPUSH", m.a.s.p.Turns(), "somebody")
 			m.a.s.Turn = wire.Turn{Name: "me", More: "0"}

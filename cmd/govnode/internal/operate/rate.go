@@ -109,21 +109,24 @@ refused ends with an error that says when there is room.`,
 			req.Wait = durationpb.New(wait)
 			c.Timeout += wait
 		}
-		var refused error
-		err := remote.Answer(cmd, c, remote.Node.TakeRate, req, func(w io.Writer, answer *govnodev1.TakeRateResponse) error {
-			if answer.Outcome == govnodev1.Outcome_OUTCOME_ADMITTED {
-				return terminal.Say(w, "admitted")
-			}
-			refused = fmt.Errorf("%s: %s", args[0], answer.Reason)
-			if d := answer.RetryAfter.AsDuration(); d > 0 {
-				refused = fmt.Errorf("%w; there is room in %v", refused, d)
-			}
-			return nil
-		})
-		if err == nil {
-			err = refused
+		answer, err := remote.Call(cmd.Context(), c, remote.Node.TakeRate, req)
+		if err != nil {
+			return err
 		}
-		return err
+		admitted := answer.Outcome == govnodev1.Outcome_OUTCOME_ADMITTED
+		if err := remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
+			if !admitted {
+				return nil // the error says it
+			}
+			return terminal.Say(w, "admitted")
+		}); err != nil || admitted {
+			return err
+		}
+		refused := fmt.Errorf("%s: %s", args[0], answer.Reason)
+		if d := answer.RetryAfter.AsDuration(); d > 0 {
+			refused = fmt.Errorf("%w; there is room in %v", refused, d)
+		}
+		return refused
 	})
 	cmd.Flags().Int32Var(&cost, "cost", 1, "how much to take")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait, up to 10m; not at all if 0")
