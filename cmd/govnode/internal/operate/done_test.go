@@ -58,6 +58,7 @@ func TestWhatIsNotDoneIsNotSaidToBe(t *testing.T) {
 		{"a kill that was lifted since", Signal, []string{"kill", "--agent", "a"}, answers{"Signal": &govnodev1.SignalResponse{}}, "nothing stands there", "killed", false},
 		{"a token", Token, []string{"revoke", "abcd"}, answers{"RevokeToken": &govnodev1.RevokeTokenResponse{Revoked: true}}, "revoked abcd", "no token", false},
 		{"no token", Token, []string{"revoke", "abcd"}, answers{"RevokeToken": &govnodev1.RevokeTokenResponse{}}, "there was no token abcd", "revoked", false},
+		{"a token by its text", Token, []string{"revoke", "gn_blue.green.abcd.0123456789abcdefghijkl"}, answers{"RevokeToken": &govnodev1.RevokeTokenResponse{Revoked: true}}, "revoked abcd of blue.green\n", "0123", false},
 		{"who was denied", Token, []string{"allow", "cert:a"}, answers{"AllowSubject": &govnodev1.AllowSubjectResponse{Allowed: true}}, "is let into", "not denied", false},
 		{"who was not denied", Token, []string{"allow", "cert:a"}, answers{"AllowSubject": &govnodev1.AllowSubjectResponse{}}, "was not denied", "let into", false},
 		{"a value", State, []string{"delete", "k"}, answers{"Delete": &govnodev1.DeleteResponse{Found: true}}, "deleted", "none", false},

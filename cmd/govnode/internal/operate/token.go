@@ -254,12 +254,23 @@ func orAll(patterns []string) string {
 	return strings.Join(patterns, ",")
 }
 
+// tokenIn tells where a token is and its id, from its text: another namespace may have
+// another token of the same id.
+func tokenIn(text string) (ns, id string, ok bool) {
+	parts := strings.Split(text, ".")
+	ns, ok = strings.CutPrefix(parts[0], "gn_")
+	if n := len(parts); ok && n > 2 {
+		return strings.Join(append([]string{ns}, parts[1:n-2]...), "."), parts[n-2], true
+	}
+	return "", "", false
+}
+
 func tokenRevokeCommand() *cobra.Command {
 	return config.Leaf(&cobra.Command{
 		Use:   "revoke ID",
 		Short: "End a token",
-		Long: `Ends a token. Behind the answer nothing that it asks for is done; its streams end, and
-who waits with it is told so.`,
+		Long: `Ends a token, by its id or its text, which says the namespace as well. Behind the
+answer nothing that it asks for is done; its streams end, and who waits with it is told so.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		ns, err := namespaceOf(cmd.Context(), c)
@@ -269,8 +280,8 @@ who waits with it is told so.`,
 		id := args[0]
 		if t, err := remote.ParseJoinToken(id); err == nil {
 			id, ns = t.ID, session.ClusterNamespace
-		} else if parts := strings.Split(id, "."); strings.HasPrefix(id, "gn_") && len(parts) > 2 { // the token itself
-			id = parts[len(parts)-2]
+		} else if of, name, ok := tokenIn(id); ok {
+			id, ns = name, of
 		}
 		req := &govnodev1.RevokeTokenRequest{RequestId: remote.NewRequestID(), Client: remote.ClientName, Namespace: ns, TokenId: id}
 		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.RevokeTokenRequest) (*govnodev1.RevokeTokenResponse, error) {
