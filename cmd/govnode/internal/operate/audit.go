@@ -335,6 +335,9 @@ func auditTailCommand() *cobra.Command {
 		Example: `  govnode audit tail --follow --event change data/audit.jsonl`,
 		Args:    terminal.Arguments(1, 1),
 	}, 0, func(cmd *cobra.Command, _ *config.Config, names []string) error {
+		if last < 0 {
+			return terminal.Usagef("lines: %d (flag --lines): must be 0 or more", last)
+		}
 		print := func(text []byte) error { return terminal.Say(cmd.OutOrStdout(), "%s", text) }
 		var tail [][]byte
 		do := func(text []byte) error {
