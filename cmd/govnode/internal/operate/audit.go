@@ -375,7 +375,13 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 	if err != nil {
 		return terminal.Unusable(err)
 	}
-	defer func() { _ = file.Close() }()
+	var next *os.File // that has the name now, if the file was renamed
+	defer func() {
+		_ = file.Close()
+		if next != nil {
+			_ = next.Close()
+		}
+	}()
 	rest, first := []byte(nil), true
 	for in, beat := bufio.NewReader(file), time.NewTicker(tailEvery); ; {
 		text, err := in.ReadBytes('\n')
@@ -389,6 +395,12 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		}
 		if !errors.Is(err, io.EOF) {
 			return err
+		}
+		if next != nil { // all that came before it has been told
+			_ = file.Close()
+			file, next, rest = next, nil, rest[:0]
+			in.Reset(file)
+			continue
 		}
 		if first {
 			if more, err := there(); err != nil || !more {
@@ -404,11 +416,10 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		}
 		was, err1 := file.Stat()
 		is, err2 := os.Stat(name)
-		if err1 == nil && err2 == nil && len(text) == 0 && !os.SameFile(was, is) {
-			if next, err := os.Open(name); err == nil {
-				_ = file.Close()
-				file, rest = next, rest[:0]
-				in.Reset(file)
+		if err1 == nil && err2 == nil && !os.SameFile(was, is) {
+			// The old one may have got lines since it was read, and none from now on.
+			if f, err := os.Open(name); err == nil {
+				next = f
 			}
 		}
 	}

@@ -2,9 +2,11 @@ package operate
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,4 +46,29 @@ func TestTailPrintsTheLastLines(t *testing.T) {
 	require.ErrorAs(t, err, &coded)
 	require.Equal(t, terminal.ExitUsage, coded.Code)
 	require.ErrorContains(t, err, "lines: -1 (flag --lines)")
+}
+
+// What is written between the last look at a file and its rotation is told, before
+// what is in the new one.
+func TestFollowingLosesNothingToARotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		name := auditLog(t, "first\n")
+		var told []string
+		require.NoError(t, followFile(ctx, name, func(text []byte) error {
+			if told = append(told, string(text)); string(text) == "new" {
+				cancel()
+			}
+			return nil
+		}, func() (bool, error) {
+			old, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+			require.NoError(t, err)
+			_, err = old.WriteString("last\n")
+			require.NoError(t, err)
+			require.NoError(t, old.Close())
+			require.NoError(t, os.Rename(name, name+".1"))
+			return true, os.WriteFile(name, []byte("new\n"), 0o600)
+		}))
+		require.Equal(t, []string{"first", "last", "new"}, told)
+	})
 }
