@@ -292,7 +292,7 @@ func auditQueryCommand() *cobra.Command {
 				if !f.wants(text, time.Now()) {
 					return nil
 				}
-				return terminal.Say(cmd.OutOrStdout(), "%s", text)
+				return printLine(cmd.OutOrStdout(), text)
 			}); err != nil {
 				return err
 			}
@@ -301,6 +301,12 @@ func auditQueryCommand() *cobra.Command {
 	})
 	f.flags(cmd)
 	return cmd
+}
+
+// printLine prints a line that is one of those that are wanted, and so is JSON.
+func printLine(w io.Writer, text []byte) error {
+	_, err := fmt.Fprintln(w, terminal.PrintableJSON(string(text)))
+	return err
 }
 
 func eachLine(name string, do func(text []byte) error) error {
@@ -338,7 +344,7 @@ func auditTailCommand() *cobra.Command {
 		if last < 0 {
 			return terminal.Usagef("lines: %d (flag --lines): must be 0 or more", last)
 		}
-		print := func(text []byte) error { return terminal.Say(cmd.OutOrStdout(), "%s", text) }
+		print := func(text []byte) error { return printLine(cmd.OutOrStdout(), text) }
 		var tail [][]byte
 		do := func(text []byte) error {
 			tail = append(tail, bytes.Clone(text))

@@ -3,8 +3,10 @@ package operate
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -71,4 +73,20 @@ func TestFollowingLosesNothingToARotation(t *testing.T) {
 		}))
 		require.Equal(t, []string{"first", "last", "new"}, told)
 	})
+}
+
+// Lines are printed as JSON that means what it did, whatever is in them, and nothing
+// in them is for a terminal to obey.
+func TestPrintedLinesAreJSON(t *testing.T) {
+	for _, tool := range []string{"plain é 漢", "a\x7fb", "\u009b2J", "\u202e", "\U000e0041\U000e0042", "\ufeff"} {
+		line := `{"event":"change",` + "\t" + `"tool":"` + tool + `"}` + "\n"
+		for _, command := range []string{"query", "tail"} {
+			said, err := runAudit(command, auditLog(t, line))
+			require.NoError(t, err)
+			var got struct{ Tool string }
+			require.NoError(t, json.Unmarshal([]byte(said), &got), "%s: %s", command, said)
+			require.Equal(t, tool, got.Tool)
+			require.Equal(t, terminal.Printable(said), strings.TrimSuffix(said, "\n")+`\n`)
+		}
+	}
 }
