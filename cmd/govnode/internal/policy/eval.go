@@ -64,7 +64,7 @@ it, and 2 if the policy is not valid or not there.`,
 	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
 	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
 	fs.StringVar(&f.agent, "agent", "", "id of the agent")
-	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff")
+	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff|sampling")
 	fs.StringVar(&f.order, "order", "union", "order of the checks: union|interceptor|pre_execute")
 	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
 	return cmd
@@ -74,7 +74,7 @@ func (f *evalFlags) input() (engine.Input, error) {
 	in := engine.Input{Tool: f.tool, AgentID: f.agent, Explain: f.explain}
 	var ok bool
 	if in.Kind, ok = evalKinds[f.kind]; !ok {
-		return in, terminal.Usagef("kind: %q (flag --kind): must be tool, model, agent or handoff", f.kind)
+		return in, terminal.Usagef("kind: %q (flag --kind): must be tool, model, agent, handoff or sampling", f.kind)
 	}
 	if in.Order, ok = evalOrders[f.order]; !ok {
 		return in, terminal.Usagef("order: %q (flag --order): must be union, interceptor or pre_execute", f.order)

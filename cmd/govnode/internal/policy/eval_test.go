@@ -26,3 +26,14 @@ func TestDecisionsArePrintedWhole(t *testing.T) {
 		require.Contains(t, out.String(), field)
 	}
 }
+
+// The help names every kind and order that is taken.
+func TestHelpOfEvalNamesWhatIsTaken(t *testing.T) {
+	fs := policyEvalCommand().Flags()
+	for kind := range evalKinds {
+		require.Contains(t, fs.Lookup("kind").Usage, kind)
+	}
+	for order := range evalOrders {
+		require.Contains(t, fs.Lookup("order").Usage, order)
+	}
+}
