@@ -160,7 +160,7 @@ signatures are looked at. Exit code 1 says that something was found.`,
 		if err != nil {
 			return err
 		}
-		return tellReport(cmd.OutOrStdout(), report)
+		return tellReport(cmd.OutOrStdout(), c.Output, report)
 	})
 	cmd.Flags().StringVar(&from, "heads", "", "`file` that govnode audit heads has printed")
 	cmd.Flags().StringArrayVar(&kept, "anchors", nil, "`file` of anchors that were kept elsewhere, as govnode audit query --event anchor prints them; may be repeated")
@@ -219,7 +219,45 @@ func verifyFiles(names []string, against audit.Against) (*audit.Report, error) {
 	return audit.Verify(files, against)
 }
 
-func tellReport(w io.Writer, r *audit.Report) error {
+// reportJSON is what was found, for programs.
+type reportJSON struct {
+	Lines     int           `json:"lines"`
+	Changes   int           `json:"changes"`
+	Chains    int           `json:"chains"`
+	Unchained int           `json:"unchained"` // lines from before chains were kept
+	Problems  []problemJSON `json:"problems"`
+	Notes     []string      `json:"notes"`
+}
+
+type problemJSON struct {
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+	What string `json:"what"`
+}
+
+func tellReport(w io.Writer, output string, r *audit.Report) error {
+	say := sayReport
+	if output == "json" {
+		say = writeReport
+	}
+	if err := say(w, r); err != nil {
+		return err
+	}
+	if len(r.Problems) > 0 {
+		return &terminal.ExitError{Code: terminal.ExitNo}
+	}
+	return nil
+}
+
+func writeReport(w io.Writer, r *audit.Report) error {
+	out := reportJSON{r.Lines, r.Changes, r.Chains, r.Unchained, []problemJSON{}, append([]string{}, r.Notes...)}
+	for _, p := range r.Problems {
+		out.Problems = append(out.Problems, problemJSON{p.File, p.Line, p.What})
+	}
+	return terminal.WriteJSON(w, out)
+}
+
+func sayReport(w io.Writer, r *audit.Report) error {
 	for i := range r.Problems {
 		if err := terminal.Say(w, "%s", r.Problems[i].String()); err != nil {
 			return err
@@ -233,13 +271,7 @@ func tellReport(w io.Writer, r *audit.Report) error {
 			return err
 		}
 	}
-	if err := terminal.Say(w, "%d lines, %d changes of %d chains, %d problems", r.Lines, r.Changes, r.Chains, len(r.Problems)); err != nil {
-		return err
-	}
-	if len(r.Problems) > 0 {
-		return &terminal.ExitError{Code: terminal.ExitNo}
-	}
-	return nil
+	return terminal.Say(w, "%d lines, %d changes of %d chains, %d problems", r.Lines, r.Changes, r.Chains, len(r.Problems))
 }
 
 // A lineFilter says which lines are wanted.

@@ -90,3 +90,20 @@ func TestPrintedLinesAreJSON(t *testing.T) {
 		}
 	}
 }
+
+// What is found is printed as it is asked for, and ends the command alike.
+func TestVerifyPrintsAsAsked(t *testing.T) {
+	name := auditLog(t, "no line\n")
+	said, err := runAudit("verify", name, "--output", "text")
+	require.Error(t, err)
+	require.Contains(t, said, "1 problems")
+	said, err = runAudit("verify", name, "--output", "json")
+	require.Error(t, err)
+	var report struct{ Problems []struct{ File, What string } }
+	require.NoError(t, json.Unmarshal([]byte(said), &report), said)
+	require.Len(t, report.Problems, 1)
+	require.Equal(t, name, report.Problems[0].File)
+	said, err = runAudit("verify", auditLog(t, ""), "--output", "json")
+	require.NoError(t, err)
+	require.Contains(t, said, `"problems": []`)
+}
