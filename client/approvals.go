@@ -92,12 +92,12 @@ func (c *Client) AwaitApproval(ctx context.Context, id string) (*govnodev1.Appro
 	}
 }
 
-// awaited is how long one request waits for a decision. It is less than an attempt
-// may take, so that a node that does not answer is told from one that waits.
+// awaited is how long one request waits for a decision: little, so that a node that does
+// not answer is soon told from one that waits.
 const awaited = 2 * time.Second
 
 func (c *Client) getApproval(ctx context.Context, id string, wait time.Duration) (*govnodev1.Approval, error) {
-	res, err := read(ctx, c, "GetApproval", func(ctx context.Context, n *node) (*govnodev1.ApprovalServiceGetResponse, error) {
+	res, err := readAfter(ctx, c, "GetApproval", wait, func(ctx context.Context, n *node) (*govnodev1.ApprovalServiceGetResponse, error) {
 		return n.approvals.Get(ctx, &govnodev1.ApprovalServiceGetRequest{Id: id, Wait: durationpb.New(wait)})
 	})
 	return res.GetApproval(), err

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"testing"
@@ -60,6 +61,43 @@ func TestApprovals(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, begun.End(t.Context(), client.Succeeded))
 	})
+}
+
+// Who waits for a decision does not take a node that waits with him for one that does not
+// answer, however little time an attempt or an operation may take, or he himself has.
+func TestAwaitingADecisionTakesItsTime(t *testing.T) {
+	for _, short := range []struct {
+		name               string
+		timeout, ofAttempt time.Duration
+		patience           time.Duration // of the caller
+	}{
+		{"an attempt", 0, time.Second, 10 * time.Second},
+		{"an operation", time.Second, 0, 10 * time.Second},
+		{"the caller", 0, 0, 3 * time.Second},
+	} {
+		t.Run(short.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, stop := service(t)
+				defer stop()
+				w := &wire{hosts: map[string]http.Handler{"a:1": h}}
+				c := connected(t, w, []string{"a:1"}, func(c *client.Config) { c.Timeout, c.AttemptTimeout = short.timeout, short.ofAttempt })
+				asked, err := c.RequestApproval(t.Context(), client.Question{Agent: "anna", Tool: "mail", Timeout: time.Minute})
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), short.patience)
+				defer cancel()
+				var got *govnodev1.Approval
+				var waiting sync.WaitGroup
+				waiting.Go(func() { got, err = c.AwaitApproval(ctx, asked.Id) })
+				time.Sleep(1900 * time.Millisecond) // of virtual time
+				_, verr := c.Approve(t.Context(), asked.Id, client.Vote{Approver: "carla"})
+				require.NoError(t, verr)
+				waiting.Wait()
+				require.NoError(t, err)
+				require.Equal(t, client.ApprovalApproved, got.State)
+				require.Equal(t, 1, w.count("Get"))
+			})
+		})
+	}
 }
 
 // What is asked without a call is decided by a vote, or called off.

@@ -11,7 +11,8 @@ import (
 )
 
 // FromEnvironment returns a Config with what the environment says, by the names that
-// the Python client and the commands read too:
+// the Python client reads too, and, but for the addresses, the commands, to which
+// GOVNODE_ADDR says them:
 //
 //   - GOVNODE_ADDRESSES: Addresses, separated by commas; 127.0.0.1:7070 without it
 //   - GOVNODE_TOKEN: Token

@@ -133,12 +133,17 @@ func change[Res any](ctx context.Context, c *Client, name string, id *string, as
 }
 
 // read sends a request that changes nothing.
-func read[Res any](ctx context.Context, c *Client, name string, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
+func read[Res any](ctx context.Context, c *Client, name string, ask func(context.Context, *node) (Res, error)) (Res, error) {
+	return readAfter(ctx, c, name, 0, ask)
+}
+
+// readAfter is read where a node may hold its answer back for as long as wait.
+func readAfter[Res any](ctx context.Context, c *Client, name string, wait time.Duration, ask func(context.Context, *node) (Res, error)) (res Res, err error) {
 	if err := c.enter(); err != nil {
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
 	defer c.leave()
-	return send(ctx, c, operation{name: name, reads: true}, func(e *errand) (Res, error) {
+	return send(ctx, c, operation{name: name, reads: true, wait: wait}, func(e *errand) (Res, error) {
 		return alone(e, func(ctx context.Context) (Res, error) { return ask(ctx, e.node) })
 	})
 }

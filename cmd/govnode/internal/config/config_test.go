@@ -195,6 +195,17 @@ func TestRedisSettingsBelongTogether(t *testing.T) {
 	}
 }
 
+// Only a URL is shown in part: a password may look like one.
+func TestNoPartOfAPasswordIsShown(t *testing.T) {
+	for _, flag := range []string{"redis-sentinel-password", "token", "join-token"} {
+		for _, secret := range []string{"hunter2", "//hunter2", "a://hunter2", "a://b:c@hunter2"} {
+			c, err := loadConfig(t, onAll, nil, "--"+flag+"="+secret)
+			require.NoError(t, err)
+			require.Equal(t, "(not shown)", c.shown(find(t, flag)), secret)
+		}
+	}
+}
+
 // A join token belongs to a Raft node that joins, and is not shown in what is said of it.
 func TestJoinTokenSettings(t *testing.T) {
 	for args, wrong := range map[string]string{

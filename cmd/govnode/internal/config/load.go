@@ -267,7 +267,7 @@ func (c *Config) shown(s setting) string {
 		return value
 	}
 	u, err := url.Parse(value)
-	if err != nil || u.Host == "" { // a password in it would not be seen as one
+	if s.flag != "redis" || err != nil || u.Host == "" { // a password in it would not be seen as one
 		return "(not shown)"
 	}
 	return u.Redacted()

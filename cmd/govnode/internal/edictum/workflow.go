@@ -2,6 +2,7 @@ package edictum
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -62,6 +63,9 @@ func moveCommand(use, short, long string, move func(*workflow.Definition, *workf
 					return err
 				}
 			}
+			if c.Output == "json" {
+				return terminal.WriteJSON(cmd.OutOrStdout(), stateJSON{d.Name, json.RawMessage(s.Encode())})
+			}
 			return printState(cmd.OutOrStdout(), d, s)
 		})
 }
@@ -84,6 +88,12 @@ func workflowOf(ctx context.Context, c *config.Config, session string) (*workflo
 		}
 	}
 	return nil, fmt.Errorf("session %q: its policy %s has no workflow", session, x.Session.PolicyDigest)
+}
+
+// stateJSON is where a session stands, as it is kept.
+type stateJSON struct {
+	Workflow string          `json:"workflow"`
+	State    json.RawMessage `json:"state"`
 }
 
 func printState(w io.Writer, d *workflow.Definition, s *workflow.State) error {

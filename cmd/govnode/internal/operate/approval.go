@@ -134,18 +134,26 @@ func printApproval(w io.Writer, a *govnodev1.Approval) error {
 	return t.Flush()
 }
 
+// anonymous is the name of those whom a node does not know.
+const anonymous = "anonymous"
+
 func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *cobra.Command {
 	var approver, reason, digest string
 	return withFlags(config.Leaf(&cobra.Command{
 		Use: use + " APPROVAL", Short: short, Long: long, Args: terminal.Arguments(1, 1),
 		Example: "  govnode approval " + use + " d6f1b8540ea128f1ca8815093e741ee2 --approver amy --reason \"I looked\"",
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		switch token, err := remote.Token(c); {
-		case err != nil:
-			return err
-		case token != "" && !cmd.Flags().Changed("approver"):
-			approver = "" // the vote is that of the token
-		case approver == "":
+		known := false
+		if !cmd.Flags().Changed("approver") {
+			me, err := whoAmI(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			if known = me.Principal != "" && me.Principal != anonymous; known {
+				approver = "" // the vote is theirs as whom the node knows them
+			}
+		}
+		if approver == "" && !known {
 			return terminal.Usagef("say who decides with --approver; $USER is not set")
 		}
 		req := &govnodev1.ApprovalServiceDecideRequest{
@@ -157,7 +165,7 @@ func approvalVoteCommand(use string, vote govnodev1.Vote, short, long string) *c
 			return printApproval(w, answer.Approval)
 		})
 	}), func(cmd *cobra.Command) {
-		cmd.Flags().StringVar(&approver, "approver", os.Getenv("USER"), "who decides; with a token it is its holder")
+		cmd.Flags().StringVar(&approver, "approver", os.Getenv("USER"), "who decides; where the node knows who asks, by a token, a certificate or its socket, it is they")
 		cmd.Flags().Lookup("approver").DefValue = "$USER"
 		cmd.Flags().StringVar(&reason, "reason", "", "why; at most 1 KiB")
 		cmd.Flags().StringVar(&digest, "digest", "", "only if it is what was shown with this `sha256:...`")

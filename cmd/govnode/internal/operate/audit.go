@@ -160,7 +160,7 @@ signatures are looked at. Exit code 1 says that something was found.`,
 		if err != nil {
 			return err
 		}
-		return tellReport(cmd.OutOrStdout(), report)
+		return tellReport(cmd.OutOrStdout(), c.Output, report)
 	})
 	cmd.Flags().StringVar(&from, "heads", "", "`file` that govnode audit heads has printed")
 	cmd.Flags().StringArrayVar(&kept, "anchors", nil, "`file` of anchors that were kept elsewhere, as govnode audit query --event anchor prints them; may be repeated")
@@ -219,7 +219,45 @@ func verifyFiles(names []string, against audit.Against) (*audit.Report, error) {
 	return audit.Verify(files, against)
 }
 
-func tellReport(w io.Writer, r *audit.Report) error {
+// reportJSON is what was found, for programs.
+type reportJSON struct {
+	Lines     int           `json:"lines"`
+	Changes   int           `json:"changes"`
+	Chains    int           `json:"chains"`
+	Unchained int           `json:"unchained"` // lines from before chains were kept
+	Problems  []problemJSON `json:"problems"`
+	Notes     []string      `json:"notes"`
+}
+
+type problemJSON struct {
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+	What string `json:"what"`
+}
+
+func tellReport(w io.Writer, output string, r *audit.Report) error {
+	say := sayReport
+	if output == "json" {
+		say = writeReport
+	}
+	if err := say(w, r); err != nil {
+		return err
+	}
+	if len(r.Problems) > 0 {
+		return &terminal.ExitError{Code: terminal.ExitNo}
+	}
+	return nil
+}
+
+func writeReport(w io.Writer, r *audit.Report) error {
+	out := reportJSON{r.Lines, r.Changes, r.Chains, r.Unchained, []problemJSON{}, append([]string{}, r.Notes...)}
+	for _, p := range r.Problems {
+		out.Problems = append(out.Problems, problemJSON{p.File, p.Line, p.What})
+	}
+	return terminal.WriteJSON(w, out)
+}
+
+func sayReport(w io.Writer, r *audit.Report) error {
 	for i := range r.Problems {
 		if err := terminal.Say(w, "%s", r.Problems[i].String()); err != nil {
 			return err
@@ -233,13 +271,7 @@ func tellReport(w io.Writer, r *audit.Report) error {
 			return err
 		}
 	}
-	if err := terminal.Say(w, "%d lines, %d changes of %d chains, %d problems", r.Lines, r.Changes, r.Chains, len(r.Problems)); err != nil {
-		return err
-	}
-	if len(r.Problems) > 0 {
-		return &terminal.ExitError{Code: terminal.ExitNo}
-	}
-	return nil
+	return terminal.Say(w, "%d lines, %d changes of %d chains, %d problems", r.Lines, r.Changes, r.Chains, len(r.Problems))
 }
 
 // A lineFilter says which lines are wanted.
@@ -292,7 +324,7 @@ func auditQueryCommand() *cobra.Command {
 				if !f.wants(text, time.Now()) {
 					return nil
 				}
-				return terminal.Say(cmd.OutOrStdout(), "%s", text)
+				return printLine(cmd.OutOrStdout(), text)
 			}); err != nil {
 				return err
 			}
@@ -301,6 +333,12 @@ func auditQueryCommand() *cobra.Command {
 	})
 	f.flags(cmd)
 	return cmd
+}
+
+// printLine prints a line that is one of those that are wanted, and so is JSON.
+func printLine(w io.Writer, text []byte) error {
+	_, err := fmt.Fprintln(w, terminal.PrintableJSON(string(text)))
+	return err
 }
 
 func eachLine(name string, do func(text []byte) error) error {
@@ -335,7 +373,10 @@ func auditTailCommand() *cobra.Command {
 		Example: `  govnode audit tail --follow --event change data/audit.jsonl`,
 		Args:    terminal.Arguments(1, 1),
 	}, 0, func(cmd *cobra.Command, _ *config.Config, names []string) error {
-		print := func(text []byte) error { return terminal.Say(cmd.OutOrStdout(), "%s", text) }
+		if last < 0 {
+			return terminal.Usagef("lines: %d (flag --lines): must be 0 or more", last)
+		}
+		print := func(text []byte) error { return printLine(cmd.OutOrStdout(), text) }
 		var tail [][]byte
 		do := func(text []byte) error {
 			tail = append(tail, bytes.Clone(text))
@@ -372,7 +413,13 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 	if err != nil {
 		return terminal.Unusable(err)
 	}
-	defer func() { _ = file.Close() }()
+	var next *os.File // that has the name now, if the file was renamed
+	defer func() {
+		_ = file.Close()
+		if next != nil {
+			_ = next.Close()
+		}
+	}()
 	rest, first := []byte(nil), true
 	for in, beat := bufio.NewReader(file), time.NewTicker(tailEvery); ; {
 		text, err := in.ReadBytes('\n')
@@ -386,6 +433,12 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		}
 		if !errors.Is(err, io.EOF) {
 			return err
+		}
+		if next != nil { // all that came before it has been told
+			_ = file.Close()
+			file, next, rest = next, nil, rest[:0]
+			in.Reset(file)
+			continue
 		}
 		if first {
 			if more, err := there(); err != nil || !more {
@@ -401,11 +454,10 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		}
 		was, err1 := file.Stat()
 		is, err2 := os.Stat(name)
-		if err1 == nil && err2 == nil && len(text) == 0 && !os.SameFile(was, is) {
-			if next, err := os.Open(name); err == nil {
-				_ = file.Close()
-				file, rest = next, rest[:0]
-				in.Reset(file)
+		if err1 == nil && err2 == nil && !os.SameFile(was, is) {
+			// The old one may have got lines since it was read, and none from now on.
+			if f, err := os.Open(name); err == nil {
+				next = f
 			}
 		}
 	}

@@ -242,6 +242,10 @@ var recordKinds = []struct {
 	{session.KindHash, "contentHashes", "CONTENT HASHES"},
 	{session.KindList, "listRecords", "LIST RECORDS"},
 	{session.KindSignals, "signals", "SIGNALS"},
+	{session.KindBudget, "budgets", "BUDGETS"},
+	{session.KindApproval, "approvals", "APPROVALS"},
+	{session.KindStanding, "standingApprovals", "STANDING APPROVALS"},
+	{session.KindAccess, "accessRecords", "ACCESS RECORDS"},
 }
 
 func snapshotInspectCommand() *cobra.Command {

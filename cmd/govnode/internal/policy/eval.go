@@ -64,7 +64,7 @@ it, and 2 if the policy is not valid or not there.`,
 	fs.StringVar(&f.context, "context", "", "what is known about the call, a JSON object; path selects the folder")
 	fs.StringVar(&f.metadata, "metadata", "", "what an adapter sends beside the call, such as content_hash, a JSON object")
 	fs.StringVar(&f.agent, "agent", "", "id of the agent")
-	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff")
+	fs.StringVar(&f.kind, "kind", "tool", "what is called: tool|model|agent|handoff|sampling")
 	fs.StringVar(&f.order, "order", "union", "order of the checks: union|interceptor|pre_execute")
 	fs.BoolVar(&f.explain, "explain", false, "print how the decision came about")
 	return cmd
@@ -74,7 +74,7 @@ func (f *evalFlags) input() (engine.Input, error) {
 	in := engine.Input{Tool: f.tool, AgentID: f.agent, Explain: f.explain}
 	var ok bool
 	if in.Kind, ok = evalKinds[f.kind]; !ok {
-		return in, terminal.Usagef("kind: %q (flag --kind): must be tool, model, agent or handoff", f.kind)
+		return in, terminal.Usagef("kind: %q (flag --kind): must be tool, model, agent, handoff or sampling", f.kind)
 	}
 	if in.Order, ok = evalOrders[f.order]; !ok {
 		return in, terminal.Usagef("order: %q (flag --order): must be union, interceptor or pre_execute", f.order)
@@ -108,11 +108,11 @@ func jsonObject(flag, text string) (value.Value, error) {
 
 func (f *evalFlags) print(w io.Writer, output string, d engine.Decision, digest engine.Digest) error {
 	if output == "json" {
-		return terminal.PrintJSON(w, &govnodev1.EvaluateResponse{Trace: d.Trace, Decision: &govnodev1.Decision{
-			Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
-			Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
-			EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
-		}})
+		out, err := evaluation(d, digest)
+		if err != nil {
+			return err
+		}
+		return terminal.PrintJSON(w, out)
 	}
 	verdict := "denied"
 	switch {
@@ -154,4 +154,30 @@ func (f *evalFlags) print(w io.Writer, output string, d engine.Decision, digest 
 		}
 	}
 	return nil
+}
+
+// evaluation is a decision as a node answers it.
+func evaluation(d engine.Decision, digest engine.Digest) (out *govnodev1.EvaluateResponse, err error) {
+	out = &govnodev1.EvaluateResponse{Trace: d.Trace, Decision: &govnodev1.Decision{
+		Allowed: d.Allowed, Action: d.Action, Policy: d.Policy, MatchedRule: d.MatchedRule, Reason: d.Reason,
+		Category: d.Category, PolicyDigest: digest.String(), PolicyChain: d.PolicyChain, Backend: d.Backend,
+		EvaluationTime: durationpb.New(d.EvaluationTime), Error: d.Error, PublicMessage: d.PublicMessage,
+		RulesEvaluated: int32(d.RulesEvaluated), SideEffect: d.SideEffect, Source: d.Source,
+	}}
+	for _, r := range d.Records {
+		rule := &govnodev1.RuleRecord{
+			Rule: r.Rule, Type: r.Type, Passed: r.Passed, Message: r.Message, Observed: r.Observed, Candidate: r.Candidate,
+			PolicyError: r.PolicyError, Tags: r.Tags,
+		}
+		if r.Metadata.Kind() == value.Map {
+			if rule.Metadata, err = r.Metadata.Struct(); err != nil {
+				return nil, err
+			}
+		}
+		out.Decision.Rules = append(out.Decision.Rules, rule)
+	}
+	if d.ModifiedArguments != nil {
+		out.ModifiedArguments, err = d.ModifiedArguments.Struct()
+	}
+	return out, err
 }

@@ -113,13 +113,26 @@ func Remember(addr, token string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("login: %w", err)
 	}
-	// Written beside and put in its place, so that nobody finds half of it.
-	next := file + ".next"
-	if err := os.WriteFile(next, text, 0o600); err != nil {
+	if err := replaceFile(file, text); err != nil {
 		return "", fmt.Errorf("login: %w", err)
 	}
-	if err := os.Rename(next, file); err != nil {
-		return "", errors.Join(fmt.Errorf("login: %w", err), os.Remove(next))
-	}
 	return file, nil
+}
+
+// replaceFile writes a file beside and puts it in its place, so that nobody finds half of
+// it. It is a new one, which nobody else may read: one that was left behind by a crash may
+// have another mode, or be the one of another login.
+func replaceFile(name string, content []byte) error {
+	next, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.next")
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(content)
+	if err = errors.Join(err, next.Sync(), next.Close()); err == nil {
+		err = os.Rename(next.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next.Name()))
+	}
+	return nil
 }

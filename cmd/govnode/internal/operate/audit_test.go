@@ -1,0 +1,109 @@
+package operate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cmd/govnode/internal/terminal"
+)
+
+// auditLog writes an audit log and returns its name.
+func auditLog(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "audit.jsonl")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+// runAudit is what `govnode audit` prints with these arguments.
+func runAudit(args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := Audit()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+// So many of the last lines are printed as are asked for, and no number below 0.
+func TestTailPrintsTheLastLines(t *testing.T) {
+	const log = "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n"
+	for n, want := range map[string]string{"0": "", "1": "{\"n\":3}\n", "3": log, "9": log} {
+		said, err := runAudit("tail", "--lines", n, auditLog(t, log))
+		require.NoError(t, err)
+		require.Equal(t, want, said, n)
+	}
+	_, err := runAudit("tail", "--lines", "-1", auditLog(t, log))
+	var coded *terminal.ExitError
+	require.ErrorAs(t, err, &coded)
+	require.Equal(t, terminal.ExitUsage, coded.Code)
+	require.ErrorContains(t, err, "lines: -1 (flag --lines)")
+}
+
+// What is written between the last look at a file and its rotation is told, before
+// what is in the new one.
+func TestFollowingLosesNothingToARotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		name := auditLog(t, "first\n")
+		var told []string
+		require.NoError(t, followFile(ctx, name, func(text []byte) error {
+			if told = append(told, string(text)); string(text) == "new" {
+				cancel()
+			}
+			return nil
+		}, func() (bool, error) {
+			old, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
+			require.NoError(t, err)
+			_, err = old.WriteString("last\n")
+			require.NoError(t, err)
+			require.NoError(t, old.Close())
+			require.NoError(t, os.Rename(name, name+".1"))
+			return true, os.WriteFile(name, []byte("new\n"), 0o600)
+		}))
+		require.Equal(t, []string{"first", "last", "new"}, told)
+	})
+}
+
+// Lines are printed as JSON that means what it did, whatever is in them, and nothing
+// in them is for a terminal to obey.
+func TestPrintedLinesAreJSON(t *testing.T) {
+	for _, tool := range []string{"plain é 漢", "a\x7fb", "\u009b2J", "\u202e", "\U000e0041\U000e0042", "\ufeff"} {
+		line := `{"event":"change",` + "\t" + `"tool":"` + tool + `"}` + "\n"
+		for _, command := range []string{"query", "tail"} {
+			said, err := runAudit(command, auditLog(t, line))
+			require.NoError(t, err)
+			var got struct{ Tool string }
+			require.NoError(t, json.Unmarshal([]byte(said), &got), "%s: %s", command, said)
+			require.Equal(t, tool, got.Tool)
+			require.Equal(t, terminal.Printable(said), strings.TrimSuffix(said, "\n")+`\n`)
+		}
+	}
+}
+
+// What is found is printed as it is asked for, and ends the command alike.
+func TestVerifyPrintsAsAsked(t *testing.T) {
+	name := auditLog(t, "no line\n")
+	said, err := runAudit("verify", name, "--output", "text")
+	require.Error(t, err)
+	require.Contains(t, said, "1 problems")
+	said, err = runAudit("verify", name, "--output", "json")
+	require.Error(t, err)
+	var report struct{ Problems []struct{ File, What string } }
+	require.NoError(t, json.Unmarshal([]byte(said), &report), said)
+	require.Len(t, report.Problems, 1)
+	require.Equal(t, name, report.Problems[0].File)
+	said, err = runAudit("verify", auditLog(t, ""), "--output", "json")
+	require.NoError(t, err)
+	require.Contains(t, said, `"problems": []`)
+}
