@@ -103,7 +103,19 @@ func (s *Snapshots) check() error {
 	}
 	all, err := s.List()
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", ErrDamaged, noted, AdviceReplace)
+		return s.missing(noted)
+	}
+	if log, ok := s.notes.(raft.LogStore); ok && err == nil && all[0].Index < noted {
+		// An older one may stand for it, if the log goes on from there.
+		last, err := log.LastIndex()
+		if err != nil || last >= noted {
+			return err
+		}
+		return s.missing(noted)
 	}
 	return err
+}
+
+func (s *Snapshots) missing(noted uint64) error {
+	return fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", ErrDamaged, noted, AdviceReplace)
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"example.com/govnode/internal/pki"
@@ -164,18 +165,19 @@ func (k *Against) ReadAnchors(name string, text io.Reader) error {
 func (v *verifier) anchors() {
 	states := map[uint64]*placed{}
 	unsigned := 0
-	signed := map[string]bool{} // nodes
-	look := func(l *placed) {
+	signed := map[string]uint64{} // the first line of each node that is a signed one
+	look := func(l *placed, kept bool) {
+		first, is := signed[l.Node]
 		if v.against.Roots != nil {
 			switch err := checkAnchor(l, v.against.Roots); {
-			case errors.Is(err, errUnsigned) && signed[l.Node]:
+			case errors.Is(err, errUnsigned) && is && (!kept || l.Seq >= first):
 				v.wrong(l, "the anchor is not signed, and others of node %s before it are", l.Node)
 			case errors.Is(err, errUnsigned):
 				unsigned++
 			case err != nil:
 				v.wrong(l, "%v", err)
-			default:
-				signed[l.Node] = true
+			case !is || l.Seq < first:
+				signed[l.Node] = l.Seq
 			}
 		}
 		if l.Anchor.State == "" {
@@ -190,12 +192,15 @@ func (v *verifier) anchors() {
 	for _, node := range v.order {
 		for _, l := range v.nodes[node] {
 			if l.Anchor != nil {
-				look(l)
+				look(l, false)
 			}
 		}
 	}
 	for _, l := range v.against.anchors {
-		look(l)
+		if slices.ContainsFunc(v.nodes[l.Node], func(is *placed) bool { return is.Seq == l.Seq && is.hash == l.hash && bytes.Equal(is.body, l.body) }) {
+			continue // it is one of the lines
+		}
+		look(l, true)
 		v.hold(l)
 	}
 	if v.against.Roots != nil {
@@ -237,7 +242,7 @@ func (v *verifier) unanchored(node string) {
 	}
 }
 
-// hold holds the lines of a node to an anchor that was kept elsewhere.
+// hold says why an anchor that was kept elsewhere is none of the lines of its node.
 func (v *verifier) hold(kept *placed) {
 	all := v.nodes[kept.Node]
 	if len(all) == 0 && v.bare > 0 {
@@ -251,9 +256,7 @@ func (v *verifier) hold(kept *placed) {
 	first, last := all[0], all[0]
 	for _, l := range all {
 		if l.Seq == kept.Seq {
-			if l.hash != kept.hash {
-				v.wrong(l, "line %d of node %s is not the anchor that was kept at %s:%d", l.Seq, l.Node, kept.file, kept.line)
-			}
+			v.wrong(l, "line %d of node %s is not the anchor that was kept at %s:%d", l.Seq, l.Node, kept.file, kept.line)
 			return
 		}
 		if l.Seq < first.Seq {

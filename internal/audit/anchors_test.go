@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,6 +113,60 @@ func TestSignaturesOfAnchors(t *testing.T) {
 	require.Empty(t, problems, "without the authority nobody can tell")
 	problems, _ = verified(t, Against{Roots: roots}, string(forged))
 	require.Equal(t, []string{"a:3: the signature of the anchor is not over this line"}, problems)
+}
+
+// A node may have had no certificate at first. What was kept of that time is what stands
+// in its files, and was written before those that it has signed since.
+func TestAnchorsThatWereKeptFromBeforeTheCertificate(t *testing.T) {
+	ca, roots := authority(t)
+	tail := &Tail{Node: "n1"}
+	var lines []string
+	for _, by := range []*tls.Certificate{nil, nil, certificate(t, ca, pki.Node, "n1"), nil} {
+		sealed, err := tail.SealAnchor([]byte(`{"event_type":"anchor"`+stamp), 0, Anchor{}, by)
+		require.NoError(t, err)
+		lines = append(lines, string(sealed)+"\n")
+	}
+	for _, test := range []struct {
+		kept, file int // which was kept, and from which on the file has them
+		wrong      string
+		notes      int
+	}{
+		{kept: 0, notes: 1},
+		{kept: 1, notes: 1},
+		{kept: 2, notes: 1},
+		{kept: 1, file: 2, notes: 2},
+		{kept: 3, wrong: "kept:1: the anchor is not signed, and others of node n1 before it are"},
+	} {
+		a := Against{Roots: roots}
+		require.NoError(t, a.ReadAnchors("kept", strings.NewReader(lines[test.kept])))
+		problems, notes := verified(t, a, strings.Join(lines[test.file:3], ""))
+		problems = slices.DeleteFunc(problems, func(p string) bool { return strings.Contains(p, " missing ") })
+		if test.wrong != "" {
+			require.Equal(t, []string{test.wrong}, problems)
+			continue
+		}
+		require.Empty(t, problems)
+		require.Len(t, notes, test.notes)
+		require.NotContains(t, notes, "3 anchors are not signed: their nodes had no certificate")
+	}
+}
+
+// Where a log was begun anew, which is told, both have a line of that number.
+func TestAnchorsThatWereKeptOfALogBegunAnew(t *testing.T) {
+	older, first := anchored(t, "n1", Anchor{Index: 7, State: "aa"}, nil)
+	tail := &Tail{Node: "n1"}
+	begin := `{"timestamp":"2026-05-02T12:00:00Z","x":`
+	newer := sealedLines(tail, begin+"1", begin+"2")
+	sealed, err := tail.SealAnchor([]byte(`{"event_type":"anchor"`+stamp), 0, Anchor{Index: 9, State: "bb"}, nil)
+	require.NoError(t, err)
+	second := string(sealed) + "\n"
+	for _, kept := range []string{first, second} {
+		a := Against{}
+		require.NoError(t, a.ReadAnchors("kept", strings.NewReader(kept)))
+		problems, _ := verified(t, a, older, newer+second)
+		require.Len(t, problems, 1)
+		require.Contains(t, problems[0], "was begun anew here")
+	}
 }
 
 func TestAnchorsThatWereKept(t *testing.T) {

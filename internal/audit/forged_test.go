@@ -90,6 +90,25 @@ func TestForgedLines(t *testing.T) {
 			require.Contains(t, all[0], test.wrong)
 		})
 	}
+	// What is said twice is read by others in another way than here: by the first, the last, or
+	// the one that is written as they expect it.
+	for name, forge := range map[string][2]string{
+		"said":     {`"said":`, `"said":{"do":"Begin","namespace":"n","session_id":"s","call_id":"x"},"said":`},
+		"Said":     {`"said":`, `"said":{"do":"Begin","namespace":"n","session_id":"s","call_id":"x"},"Said":`},
+		"outcome":  {`"outcome":`, `"outcome":"queued","outcome":`},
+		"OUTCOME":  {`"outcome":`, `"outcome":"queued","OUTCOME":`},
+		"a change": {`"change":`, `"change":{"said":{"do":"End"}},"change":`},
+	} {
+		for i := range whole {
+			t.Run(name, func(t *testing.T) {
+				lines := slices.Clone(whole)
+				lines[i] = strings.Replace(lines[i], forge[0], forge[1], 1)
+				tail := Tail{Node: "n1"}
+				all, _ := verified(t, Against{Heads: b.headsAt(late, third)}, sealedLines(&tail, lines...))
+				require.NotEmpty(t, all)
+			})
+		}
+	}
 	// In the files of two nodes as well.
 	one, two := Tail{Node: "n1"}, Tail{Node: "n2"}
 	all, _ := verified(t, Against{}, sealedLines(&one, whole...), sealedLines(&two, b.known(forked, "x")))

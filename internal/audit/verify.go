@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	strict "github.com/go-json-experiment/json"
+
 	"example.com/govnode/session"
 )
 
@@ -168,8 +170,10 @@ func (v *verifier) read(f File) error {
 		}
 		v.Lines++
 		body, hash, ok := unseal(text)
-		if !ok || json.Unmarshal(text, &at.Line) != nil {
-			if !chained && json.Valid(text) {
+		// A name that is there twice, or in another case, is read by others in another way:
+		// what they are shown would not be what is proven here.
+		if !ok || strict.Unmarshal(text, &at.Line) != nil {
+			if !ok && !chained && json.Valid(text) {
 				v.Unchained++
 				bare++
 				continue
@@ -199,7 +203,7 @@ func (v *verifier) note(at *placed) {
 	if c := at.Change; c != nil {
 		v.Changes++
 		var said Said
-		if err := json.Unmarshal(c.Said, &said); err != nil {
+		if err := strict.Unmarshal(c.Said, &said); err != nil {
 			v.wrong(at, "what was said of the change cannot be read")
 			return
 		}

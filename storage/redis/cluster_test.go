@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
+	"example.com/govnode/storage/redis/internal/wire"
 )
 
 // startCluster starts six processes, three primaries with a replica each.
@@ -63,6 +65,35 @@ func TestRedisClusterLastSlot(t *testing.T) {
 	found, err := v.Find("k", "", 100, nil)
 	require.NoError(t, err)
 	require.Len(t, found, 10)
+}
+
+// A view and a snapshot have one time for all namespaces, each of which has a clock
+// of its own: what one has that was begun much later has not run out there.
+func TestRedisClusterNamespaceBegunLater(t *testing.T) {
+	all := startCluster(t)
+	r := openCluster(t, all, "one")
+	one(t, r, set("old", "k", time.Hour))
+	old := r.domain("old")
+	primary := serves(t, all, old.key("clock"))
+	_, seq, err := wire.ParseClock(primary.do("GET", old.key("clock")))
+	require.NoError(t, err)
+	primary.do("SET", old.key("clock"), fmt.Sprint(wire.ClockText(240*time.Hour), " ", seq+1000)) // ten days later
+
+	two := openCluster(t, all, "two") // which has not looked at any yet
+	one(t, two, set("new", "k", time.Hour))
+	for _, node := range []*Store{two, r} {
+		v, err := node.View(t.Context(), storage.Latest)
+		require.NoError(t, err)
+		found, err := v.Find(session.CounterKey("new", ""), "", 9, nil)
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+	}
+	var snapshot bytes.Buffer
+	require.NoError(t, two.Save(t.Context(), &snapshot))
+	require.NoError(t, two.Restore(t.Context(), &snapshot))
+	found, err := two.Get(t.Context(), session.CounterKey("new", "k"), storage.Latest)
+	require.NoError(t, err)
+	require.NotNil(t, found.Record)
 }
 
 // A primary of the cluster dies and its replica is promoted: the namespaces in

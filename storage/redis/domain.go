@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -129,6 +130,9 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		}
 	}
 	now, _ := d.clock.now()
+	if d.r.clustered() && f.epoch == nil && d.known == nil {
+		now = max(now, d.r.othersTime(ctx))
+	}
 	v := judge(f, know, now, d.r.cfg.Quarantine)
 	if v.err != nil {
 		d.gate.Store(&gate{err: v.err})
@@ -148,6 +152,9 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		if err != nil {
 			return err
 		}
+		if f.epoch == nil {
+			f.clock = max(now, f.clock)
+		}
 	}
 	if v.why != "" {
 		d.r.metrics.faults.Inc()
@@ -156,6 +163,30 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	}
 	d.adopt(v.epoch, f)
 	return nil
+}
+
+// othersTime returns the latest time of all namespaces of a Redis Cluster that can
+// be asked. One that begins takes it for its own: snapshots and views have one time
+// for all, and at that of the oldest what a younger one has would have run out.
+func (r *Store) othersTime(ctx context.Context) (at time.Duration) {
+	r.discover(ctx)
+	all := r.allDomains()
+	clocks := make([]*redis.StringCmd, len(all))
+	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, d := range all {
+			clocks[i] = p.Get(ctx, d.key("clock"))
+		}
+		return nil
+	})
+	at = latest(all)
+	for _, c := range clocks {
+		if v, err := c.Result(); err == nil {
+			if stored, _, err := wire.ParseClock(v); err == nil {
+				at = max(at, stored)
+			}
+		}
+	}
+	return at
 }
 
 // adopt notes the epoch that stands in Redis.

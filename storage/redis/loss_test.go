@@ -240,6 +240,33 @@ func TestRedisEvictedUnderWhoKnowsIt(t *testing.T) {
 	}
 }
 
+// A node that has looked before a record was made knows that there is none. If it was
+// made elsewhere and evicted, it is not taken for one that never was: neither is it
+// made anew, nor is anybody told that there is none.
+func TestRedisEvictedUnderWhoKnowsThatThereIsNone(t *testing.T) {
+	t.Parallel()
+	by := func(request string) session.Maker { return session.Maker{Client: "w", Request: request} }
+	put := &session.PutPool{NS: testNS, Pool: "p", Slots: 1, By: by("put")}
+	acquire := func(slot string) session.Command {
+		return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "p", Weight: 1, TTL: time.Minute}
+	}
+	for name, then := range map[string]session.Command{"made anew": put, "used": acquire("2")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			risky := func(c *Config) { c.AcceptRisk = []string{RiskEviction} }
+			r, other := s.open("one", risky), s.open("other", risky)
+			require.True(t, one(t, r, acquire("1")).Code.Failure())
+			require.False(t, one(t, other, put).Code.Failure())
+			require.Equal(t, session.Admitted, one(t, other, acquire("1")).Code)
+			require.EqualValues(t, 1, s.do("DEL", r.place(testNS).Record(session.PoolKey(testNS, "p"))))
+			answer := r.Apply(t.Context(), then)[0]
+			require.Equal(t, storage.NotApplied, answer.Outcome, "%v", answer.Result)
+			require.ErrorContains(t, answer.Err, "quarantine")
+		})
+	}
+}
+
 // sound looks whether indexes, counts, parts and what is due agree with the
 // records.
 func sound(t *testing.T, s *server, r *Store) {

@@ -203,6 +203,25 @@ func (r *Store) allDomains() []*domain {
 	return all
 }
 
+// generation returns that at which a namespace stands; of one that there is not, the
+// latest of all. It makes no domain: that would be kept, and get an epoch, for each
+// name that somebody asks for.
+func (r *Store) generation(ns string) (latest uint32) {
+	if !r.clustered() {
+		return r.domain(ns).current().generation
+	}
+	r.mu.Lock()
+	d := r.domains[r.keys.Tag(ns)]
+	r.mu.Unlock()
+	if d != nil {
+		return d.current().generation
+	}
+	for _, d := range r.allDomains() {
+		latest = max(latest, d.current().generation)
+	}
+	return latest
+}
+
 func (r *Store) place(ns string) *place {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +252,7 @@ func (r *Store) Get(ctx context.Context, k session.Key, read storage.Read) (_ st
 	defer func() { err = storage.Unread(err) }()
 	e, p, err := r.reads(ctx, k.Namespace())
 	if err != nil || p == nil {
-		return storage.Found{Now: latest(r.allDomains()), Generation: r.domain(k.Namespace()).current().generation}, err
+		return storage.Found{Now: latest(r.allDomains()), Generation: r.generation(k.Namespace())}, err
 	}
 	if read == storage.Nearby {
 		if x, ok := r.cache.get(k); ok && r.recent(x) {

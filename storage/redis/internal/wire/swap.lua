@@ -65,12 +65,14 @@ end
 local lost = now > ARGV[4]
 local changed = {}
 local missing = {} -- by index: a record that is absent, as it has to be
+local absent = {}  -- all of these
 local function compare(i, stamp)
   if stamp ~= string.sub(stamps, 16 * i - 15, 16 * i) then
     lost = true
     changed[i] = true
   elseif stamp == none then
     missing[indexOf(i)] = i
+    absent[#absent + 1] = i
   end
 end
 if ARGV[16] == '1' then
@@ -132,6 +134,18 @@ if lost then
   return reply
 end
 
+-- vanished returns a record that has to be absent and is listed all the same: it
+-- was there, and nobody has removed it. Unlisted are the names that the swap takes
+-- out of their lists.
+local function vanished(unlisted)
+  for _, i in ipairs(absent) do
+    local index, name = KEYS[indexOf(i)], string.sub(KEYS[r + i], tonumber(ARGV[12]))
+    if not unlisted[index .. name] and call('ZSCORE', index, name) then
+      return i
+    end
+  end
+end
+
 -- turn passes the turn on to the first who waits for it and is there, with the
 -- new values of what it is to be told.
 local function turn()
@@ -169,6 +183,10 @@ local function turn()
 end
 
 if first > #ARGV then
+  local i = vanished({})
+  if i then
+    return {'absent', i}
+  end
   return {'ok', clock, turn()}
 end
 if n > 0 and call('EXISTS', KEYS[2]) == 1 then
@@ -184,6 +202,7 @@ for i = 1, parts do
     call('STRLEN', KEYS[q + i])
   end
 end
+local unlisted = {}
 local i = rest
 while i <= #ARGV do
   local op = ARGV[i]
@@ -207,8 +226,15 @@ while i <= #ARGV do
     if not whole(tonumber(ARGV[i + 1])) then
       return {'absent', 0}
     end
+    if op == 'J' then
+      unlisted[KEYS[tonumber(ARGV[i + 1])] .. ARGV[i + 2]] = true
+    end
   end
   i = i + 1 + args[op]
+end
+local gone = vanished(unlisted)
+if gone then
+  return {'absent', gone}
 end
 local seq = tonumber(string.sub(clock, 21))
 if n > 0 then
