@@ -50,7 +50,7 @@ func TestCompletion(t *testing.T) {
 		"session list -o ":                 {"json text", nothingElse},
 		"version -o ":                      {"json text", nothingElse},
 		"policy test -o ":                  {"json junit text", nothingElse},
-		"policy eval --kind ":              {"agent handoff model tool", nothingElse},
+		"policy eval --kind ":              {"agent handoff model sampling tool", nothingElse},
 		"policy put ":                      {"", filesMayFollow},
 		"policy put a.yaml ":               {"", nothingElse},
 		"policy diff a.yaml ":              {"", filesMayFollow},
