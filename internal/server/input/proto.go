@@ -128,11 +128,14 @@ func (s *shape) unknownIn(message []byte) *fault.Unread {
 		}
 		if f.in != nil && t == protowire.BytesType {
 			inner, size := protowire.ConsumeBytes(held)
+			if size < 0 {
+				return unread("", "is no message in protobuf")
+			}
 			if wrong := f.in.unknownIn(inner); wrong != nil {
 				wrong.Field = join(f.at(message[:len(message)-len(b)], inner), wrong.Field)
 				return wrong
 			}
-			b = held[max(size, 0):]
+			b = held[size:]
 			continue
 		}
 		if size = protowire.ConsumeFieldValue(n, t, held); size < 0 {
