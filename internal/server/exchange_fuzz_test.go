@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -29,6 +30,7 @@ func FuzzExchange(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte("\xff\xff"))
+	f.Add([]byte("00")) // a field that no message has
 	n := start(f)
 	n.putPolicy(roomy...)
 	n.session("s")
@@ -39,7 +41,7 @@ func FuzzExchange(f *testing.F) {
 			return
 		}
 		var m v1.ExchangeRequest
-		read := proto.Unmarshal(b, &m) == nil
+		read := input.Proto().Unmarshal(b, &m) == nil
 		if read {
 			for _, o := range m.Frames {
 				if wait := o.GetTimeout(); !wait.IsValid() || wait.AsDuration() > 20*time.Millisecond {
