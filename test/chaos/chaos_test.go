@@ -205,7 +205,7 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 }
 
 func count(l *report.Layer, h check.History) {
-	l.Operations = len(h.Ops)
+	l.Operations = len(h.Ops) + sum(h.Alone)
 	for _, o := range h.Ops {
 		switch o.Outcome {
 		case check.Unknown:

@@ -209,7 +209,7 @@ func (s *soak) window(length time.Duration) (w window) {
 	}
 	maps.Copy(w.Faults, n.faults)
 	maps.Copy(w.Faults, s.rig.Faults)
-	w.At, w.Operations = time.Since(s.began), len(h.Ops)
+	w.At, w.Operations = time.Since(s.began), len(h.Ops)+sum(h.Alone)
 	var took []time.Duration
 	for _, o := range h.Ops {
 		switch o.Outcome {

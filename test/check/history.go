@@ -136,6 +136,7 @@ type History struct {
 	Budgets map[string]Budget
 	Final   map[string]int64 // counters, as read after the run
 	Spent   map[string]int64 // likewise, what is used of budgets that have no period
+	Alone   map[string]int   // steps that were answered of scripts that clients played alone, by their names
 }
 
 // A Violation is a promise that was broken.

@@ -12,6 +12,7 @@ import (
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
+	"example.com/govnode/test/alone"
 	"example.com/govnode/test/check"
 )
 
@@ -27,7 +28,7 @@ const (
 )
 
 // People are who decides.
-var People = []string{"amy", "bob"}
+var People = alone.People
 
 // asked begins a call that waits for two people, who vote meanwhile: mostly for
 // it, and sometimes too late or not at all. It ends what was admitted.

@@ -28,14 +28,21 @@ import (
 // processes: there is one workload, and one way to read a log.
 
 // A Line is one line of what a client writes down: a change that is about to be
-// sent, what became of one, a time for which a slot was held, or a promise that was
-// broken by an answer alone. Whose process
-// ends has changes without an outcome.
+// sent, what became of one, a time for which a slot was held, a script that was
+// played, or a promise that was broken by an answer alone. Whose process ends has
+// changes without an outcome.
 type Line struct {
 	Begun  *check.Op        `json:",omitempty"`
 	Op     *check.Op        `json:",omitempty"`
 	Hold   *check.Hold      `json:",omitempty"`
+	Alone  *Played          `json:",omitempty"`
 	Broken *check.Violation `json:",omitempty"` // by an answer alone
+}
+
+// A Played is a script of package alone, and how many of its steps were answered.
+type Played struct {
+	Script string
+	Steps  int
 }
 
 // A Workload is clients in one process, in real time.
@@ -226,6 +233,11 @@ func ReadHistory(h *check.History, lines io.Reader) (broken []check.Violation, e
 			h.Ops = append(h.Ops, *l.Op)
 		case l.Hold != nil:
 			h.Holds = append(h.Holds, *l.Hold)
+		case l.Alone != nil:
+			if h.Alone == nil {
+				h.Alone = map[string]int{}
+			}
+			h.Alone[l.Alone.Script] += l.Alone.Steps
 		case l.Broken != nil:
 			broken = append(broken, *l.Broken)
 		}

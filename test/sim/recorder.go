@@ -26,6 +26,7 @@ type recorder struct {
 	spans  []span            // that operations took, each attempt of those that are sent again here
 	denied []check.Op        // that the policy refused, as somebody was told
 	broken []check.Violation // by what an answer said
+	steps  map[string]int    // of scripts that were played alone, by their names
 }
 
 // begun is told of each change before it is sent.
@@ -51,6 +52,19 @@ func (r *recorder) took(from, to, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spans = append(r.spans, span{from, to, wait})
+}
+
+// alone notes that so many steps of a script were answered.
+func (r *recorder) alone(script string, steps int) {
+	if r.note != nil {
+		r.note(Line{Alone: &Played{script, steps}})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.steps == nil {
+		r.steps = map[string]int{}
+	}
+	r.steps[script] += steps
 }
 
 func (r *recorder) held(h check.Hold) {

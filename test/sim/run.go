@@ -38,7 +38,8 @@ type Report struct {
 	Setting
 	Cluster    time.Duration // virtual
 	Faults     map[string]int
-	Ops        int
+	Ops        int            // steps of scripts included
+	Alone      map[string]int // of them, by their names
 	Unknown    int
 	NotApplied int
 	Violations []check.Violation
@@ -137,7 +138,7 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
-	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets}
+	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets, Alone: rec.steps}
 	violated("final", workers[0].final(context.Background(), &h))
 	report.Violations = append(report.Violations, rec.broken...)
 	report.Violations = append(report.Violations, f.unwritten(rec.denied)...)
@@ -167,7 +168,7 @@ func Run(s Setting) (report Report, err error) {
 			}
 		}
 	}
-	report.Cluster, report.History, report.Ops = time.Since(start), h, len(h.Ops)
+	report.Cluster, report.History, report.Ops, report.Alone = time.Since(start), h, len(h.Ops)+sum(h.Alone), h.Alone
 	for _, o := range h.Ops {
 		switch o.Outcome {
 		case check.Unknown:
@@ -178,6 +179,13 @@ func Run(s Setting) (report Report, err error) {
 		}
 	}
 	return report, nil
+}
+
+func sum(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
 }
 
 // Judge runs the checks of package check over a run whose log is known. It is

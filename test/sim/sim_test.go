@@ -179,7 +179,7 @@ func TestClusters(t *testing.T) {
 	}
 	t.Logf("first seed %d", seed)
 	var mu sync.Mutex
-	all := Report{Faults: map[string]int{}, Took: map[string][]time.Duration{}}
+	all := Report{Faults: map[string]int{}, Alone: map[string]int{}, Took: map[string][]time.Duration{}}
 	start := time.Now()
 	var seeds []uint64
 	var failed []string
@@ -233,10 +233,11 @@ func TestClusters(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(all.Faults)) {
 		t.Logf("%6d %s", all.Faults[kind], kind)
 	}
+	t.Logf("steps of scripts: %v", all.Alone)
 	layer := report.Layer{
 		Name: "L1", Seeds: seeds, Took: time.Since(start), Cluster: all.Cluster, Operations: all.Ops, Unknown: all.Unknown,
 		NotApplied: all.NotApplied, Faults: all.Faults, Violations: failed, P99: map[string]time.Duration{},
-		Figures: map[string]float64{"runs": float64(runs), "hours of cluster time": all.Cluster.Hours()},
+		Figures: map[string]float64{"runs": float64(runs), "hours of cluster time": all.Cluster.Hours(), "steps of scripts": float64(sum(all.Alone))},
 	}
 	if len(failed) > 0 {
 		layer.Replay = again
@@ -255,13 +256,6 @@ func first(r Report) string {
 	return r.Violations[0].String()
 }
 
-func sum(counts map[string]int) (n int) {
-	for _, c := range counts {
-		n += c
-	}
-	return n
-}
-
 func (r *Report) add(o Report) {
 	r.Cluster += o.Cluster
 	r.Ops += o.Ops
@@ -273,5 +267,8 @@ func (r *Report) add(o Report) {
 	}
 	for kind, n := range o.Faults {
 		r.Faults[kind] += n
+	}
+	for script, n := range o.Alone {
+		r.Alone[script] += n
 	}
 }

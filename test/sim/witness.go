@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"example.com/govnode/session"
+	"example.com/govnode/test/alone"
 	"example.com/govnode/test/check"
 )
 
@@ -73,7 +75,7 @@ func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 		w.log = append(w.log, logged{entry: l.Data})
 		w.time.entry(i, at, log[i].at.Sub(start))
 		for j, r := range w.state.ApplyAll(at, commands) {
-			if e, ok := effectOf(commands[j], &r, tokens); ok {
+			if e, ok := effectOf(commands[j], &r, tokens); ok && !alones(commands[j], e) {
 				e.Index, e.At = i, w.state.Now()
 				if e.Kind != check.Revoke {
 					e.By = askedBy(commands[j], e.Kind)
@@ -92,6 +94,13 @@ func replay(log []written, start time.Time, seen []replica) (*witness, error) {
 		}
 	}
 	return w, nil
+}
+
+// alones reports whether it is a script of package alone that has had an effect, which it
+// holds to what it knows by itself.
+func alones(c session.Command, e check.Effect) bool {
+	vote, is := c.(*session.Decide)
+	return strings.HasPrefix(e.Object, alone.Prefix) || is && strings.HasPrefix(vote.By.Client, alone.Prefix)
 }
 
 // stale gives a restore up that entries of another term, or time, have passed by.

@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/client"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/test/alone"
 	"example.com/govnode/test/check"
 )
 
@@ -43,6 +44,7 @@ type worker struct {
 	approvals map[string][]approver                   // of each person, at each node
 	governed  *client.OpenSession                     // in which people have to agree to each call; nil if there is none
 	crowded   *client.OpenSession                     // in which calls are made together; nil if there is none
+	alone     *alone.Client                           // of names that nobody else uses
 	think     time.Duration                           // between two operations, on average
 	turn      chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear   []check.Op                              // increments of which nobody knows what became of them
@@ -77,6 +79,11 @@ func (w *worker) reach(urls []string) {
 		}
 		w.limits = append(w.limits, govnodev1connect.NewLimitServiceClient(w.http, a))
 	}
+	people := map[string]*http.Client{}
+	for _, who := range People {
+		people[who] = w.people[who]
+	}
+	w.alone = alone.New(w.name, urls, w.http, people, w.rng, func(text string) { w.recorder.broke("alone", "%s", text) })
 }
 
 // reaches is how what somebody decides gets to the nodes.
@@ -128,7 +135,7 @@ func (w *worker) work(ctx context.Context) {
 
 // one does one thing, and returns the session to go on with; nil for a new one.
 func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.OpenSession {
-	switch w.rng.IntN(37) {
+	switch w.rng.IntN(38) {
 	case 0:
 		w.pinned(ctx)
 	case 1, 2, 3:
@@ -171,6 +178,8 @@ func (w *worker) one(ctx context.Context, session *client.OpenSession) *client.O
 		w.asked(ctx)
 	case 36:
 		w.steps(ctx)
+	case 37:
+		w.recorder.alone(w.alone.Run(ctx))
 	default:
 		if session != nil && !w.call(ctx, session, w.short()) {
 			return nil

@@ -1,0 +1,250 @@
+package alone
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Limits that one client reaches by itself.
+
+// long is a time that no script lasts, whatever stands still meanwhile.
+var long = durationpb.New(10 * time.Minute)
+
+// slots takes all slots of a pool, is refused more, and gives them back in several ways.
+func slots(s *script) {
+	none := int32(0)
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 3, BackpressureThreshold: 2, QueueLimit: &none, RequestId: s.id(), Client: s.own}
+	made, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) })
+	if !ok {
+		return
+	}
+	type held struct {
+		id     string
+		weight int32
+		token  uint64
+	}
+	var all []held
+	last := made.Pool.GetLastToken()
+	// see holds the pool, and who holds its slots, to what has to be.
+	see := func() {
+		res, ok := done(s, "list slots", func(ctx context.Context, n *node) (*v1.ListSlotsResponse, error) {
+			return n.slots.ListSlots(ctx, &v1.ListSlotsRequest{Pool: s.own})
+		})
+		if !ok {
+			return
+		}
+		use := int32(0)
+		for _, h := range all {
+			use += h.weight
+		}
+		s.alike("the pool", res.Pool, &v1.Pool{Pool: s.own, Slots: 3, BackpressureThreshold: 2, InUse: use, LastToken: last})
+		s.wrong(len(res.Slots) != len(all) || len(res.Waiters) > 0, "slots are %v and waiters %v, want %v", res.Slots, res.Waiters, all)
+		for _, h := range all {
+			times := 0
+			for _, x := range res.Slots {
+				if x.SlotId != h.id {
+					continue
+				}
+				times++
+				left := x.Ttl.AsDuration()
+				s.wrong(x.Holder != s.own || x.Token != h.token || x.Weight != h.weight || x.Label != "label "+h.id || left <= 0 || left > long.AsDuration(),
+					"a slot is %v, want %v", x, h)
+			}
+			same(s, "times that a slot is listed", times, 1)
+		}
+	}
+	acquire := func(id string, weight int32) *v1.AcquireSlotResponse {
+		req := &v1.AcquireSlotRequest{Pool: s.own, SlotId: id, Client: s.own, Weight: weight, Ttl: long, Label: "label " + id}
+		res, _ := done(s, "acquire "+id, func(ctx context.Context, n *node) (*v1.AcquireSlotResponse, error) {
+			return n.slots.AcquireSlot(ctx, req)
+		})
+		return res
+	}
+	granted := func(id string, weight int32, level v1.Level) {
+		res := acquire(id, weight)
+		if s.over {
+			return
+		}
+		same(s, "the outcome", res.Outcome, v1.Outcome_OUTCOME_ADMITTED)
+		s.wrong(res.Token <= last, "the token is %d, and %d was given out before", res.Token, last)
+		same(s, "the pressure", res.Pressure.GetLevel(), level)
+		all, last = append(all, held{id, weight, res.Token}), res.Token
+	}
+	release := func(id string, token uint64) v1.Outcome {
+		req := &v1.ReleaseSlotRequest{Pool: s.own, SlotId: id, Client: s.own, Token: token}
+		res, _ := done(s, "release "+id, func(ctx context.Context, n *node) (*v1.ReleaseSlotResponse, error) {
+			return n.slots.ReleaseSlot(ctx, req)
+		})
+		return res.GetOutcome()
+	}
+	a, b := s.id(), s.id()
+	granted(a, 1, v1.Level_LEVEL_NONE)
+	see()
+	granted(b, 2, v1.Level_LEVEL_PRESSED)
+	see()
+	if res := acquire(s.id(), 1); !s.over {
+		s.wrong(res.Outcome != v1.Outcome_OUTCOME_CONCURRENCY_LIMIT && res.Outcome != v1.Outcome_OUTCOME_QUEUE_FULL, "more than all was given out: %v", res)
+	}
+	if res := acquire(a, 1); !s.over {
+		s.wrong(res.Outcome != v1.Outcome_OUTCOME_ADMITTED || res.Token != all[0].token, "the same id has another answer: %v, want %v", res, all[0])
+	}
+	see()
+	renew := &v1.RenewSlotsRequest{Client: s.own, Ttl: long, Slots: []*v1.SlotRef{
+		{Pool: s.own, SlotId: a, Token: last - 1}, {Pool: s.own, SlotId: b, Token: last + 7}, {Pool: s.own, SlotId: b, Token: last},
+	}}
+	if !s.over {
+		renew.Slots[0].Token = all[0].token
+	}
+	if res, ok := done(s, "renew", func(ctx context.Context, n *node) (*v1.RenewSlotsResponse, error) {
+		return n.slots.RenewSlots(ctx, renew)
+	}); ok {
+		s.wrong(len(res.Results) != 3 || res.Results[0].Outcome != v1.Outcome_OUTCOME_RENEWED || res.Results[1].Outcome != v1.Outcome_OUTCOME_FENCED ||
+			res.Results[2].Outcome != v1.Outcome_OUTCOME_RENEWED, "results are %v", res.Results)
+	}
+	if s.over {
+		return
+	}
+	same(s, "the outcome with another token", release(a, last+9), v1.Outcome_OUTCOME_FENCED)
+	see()
+	if o := release(a, all[0].token); o != v1.Outcome_OUTCOME_ALREADY_RELEASED { // as it is told where the first answer was lost, if only between nodes
+		same(s, "the outcome", o, v1.Outcome_OUTCOME_RELEASED)
+	}
+	token := all[0].token
+	all = all[1:]
+	see()
+	same(s, "the outcome once more", release(a, token), v1.Outcome_OUTCOME_ALREADY_RELEASED)
+	granted(s.id(), 1, v1.Level_LEVEL_PRESSED)
+	force := &v1.ForceReleaseRequest{Pool: s.own, SlotId: b, RequestId: s.id(), Client: s.own + "-other", HolderClient: s.own}
+	if res, ok := done(s, "force "+b, func(ctx context.Context, n *node) (*v1.ForceReleaseResponse, error) {
+		return n.slots.ForceRelease(ctx, force)
+	}); ok {
+		same(s, "the outcome", res.Outcome, v1.Outcome_OUTCOME_RELEASED)
+		all = all[1:]
+	}
+	see()
+	remove := &v1.DeletePoolRequest{Pool: s.own, RequestId: s.id(), Client: s.own}
+	if _, reason, ok := told(s, "delete the pool in use", func(ctx context.Context, n *node) (*v1.DeletePoolResponse, error) {
+		return n.slots.DeletePool(ctx, remove)
+	}); ok {
+		same(s, "the reason", reason, "POOL_IN_USE")
+	}
+	see()
+	by := &v1.DeletePoolRequest{Pool: s.own, Force: true, RequestId: s.id(), Client: s.own}
+	done(s, "delete the pool by force", func(ctx context.Context, n *node) (*v1.DeletePoolResponse, error) { return n.slots.DeletePool(ctx, by) })
+	absent(s, "get the pool", func(ctx context.Context, n *node) (*v1.GetPoolResponse, error) {
+		return n.slots.GetPool(ctx, &v1.GetPoolRequest{Pool: s.own})
+	})
+}
+
+// take spends all of a rate whose window outlasts the script.
+func take(s *script) {
+	none := int32(0)
+	req := &v1.PutRateRequest{Rate: s.own, Limit: 5, Per: durationpb.New(24 * time.Hour), QueueLimit: &none, RequestId: s.id(), Client: s.own}
+	if _, ok := done(s, "put a rate", func(ctx context.Context, n *node) (*v1.PutRateResponse, error) { return n.limits.PutRate(ctx, req) }); !ok {
+		return
+	}
+	used := int32(0)
+	spend := func(id string, cost int32, again bool) {
+		req := &v1.TakeRateRequest{Rate: s.own, Client: s.own, RequestId: id, Cost: cost}
+		res, ok := done(s, "take", func(ctx context.Context, n *node) (*v1.TakeRateResponse, error) { return n.limits.TakeRate(ctx, req) })
+		if !ok {
+			return
+		}
+		want := v1.Outcome_OUTCOME_ADMITTED
+		switch {
+		case again:
+		case used+cost > 5:
+			want = v1.Outcome_OUTCOME_RATE_LIMITED
+			s.wrong(res.RetryAfter.AsDuration() <= 23*time.Hour, "there is room in %v", res.RetryAfter.AsDuration())
+		default:
+			used += cost
+		}
+		same(s, "the outcome", res.Outcome, want)
+		got, ok := done(s, "get the rate", func(ctx context.Context, n *node) (*v1.GetRateResponse, error) {
+			return n.limits.GetRate(ctx, &v1.GetRateRequest{Rate: s.own})
+		})
+		if ok {
+			same(s, "what is used", got.Rate.Used, used)
+			same(s, "who waits", got.Rate.Waiting, 0)
+		}
+	}
+	first := s.id()
+	spend(first, 2, false)
+	spend(s.id(), 4, false)
+	spend(s.id(), 3, false)
+	spend(first, 2, true)
+	spend(s.id(), 1, false)
+}
+
+// spend charges calls, and bills, to a budget and the one above it.
+func spend(s *script) {
+	root, child := s.own+"-root", s.own+"-child"
+	put := func(b *v1.PutBudgetRequest) {
+		b.RequestId, b.Client = s.id(), s.own
+		done(s, "put "+b.Budget, func(ctx context.Context, n *node) (*v1.PutBudgetResponse, error) { return n.limits.PutBudget(ctx, b) })
+	}
+	put(&v1.PutBudgetRequest{Budget: root, Amount: "100"})
+	put(&v1.PutBudgetRequest{Budget: child, Parent: root, Amount: "10"})
+	see := func(used, left, ofRoot string) {
+		for _, want := range []*v1.Budget{
+			{Budget: child, Parent: root, Amount: "10", Used: used, Left: left, Depth: 2}, {Budget: root, Amount: "100", Used: used, Left: ofRoot, Depth: 1, Children: 1},
+		} {
+			res, ok := done(s, "get "+want.Budget, func(ctx context.Context, n *node) (*v1.GetBudgetResponse, error) {
+				return n.limits.GetBudget(ctx, &v1.GetBudgetRequest{Budget: want.Budget})
+			})
+			if ok {
+				want.Share = res.Budget.Share // it follows from the others
+				s.alike("the budget", res.Budget, want)
+			}
+		}
+	}
+	see("0", "10", "100")
+	adjust := func(by string) {
+		req := &v1.AdjustBudgetRequest{Budget: child, By: by, RequestId: s.id(), Client: s.own}
+		done(s, "adjust by "+by, func(ctx context.Context, n *node) (*v1.AdjustBudgetResponse, error) {
+			return n.limits.AdjustBudget(ctx, req)
+		})
+	}
+	adjust("2.5")
+	see("2.5", "7.5", "97.5")
+	adjust("-1")
+	see("1.5", "8.5", "98.5")
+	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+		return
+	}
+	begin := func(amount string) (string, *v1.BeginCallResponse) {
+		req := s.call("t")
+		req.Budgets = []*v1.BudgetAmount{{Budget: child, Amount: amount}}
+		return req.CallId, s.begin(req)
+	}
+	if _, res := begin("9"); !s.over {
+		same(s, "the outcome", res.Outcome, v1.Outcome_OUTCOME_BUDGET_EXCEEDED)
+		s.alike("what was left", res.Budget, &v1.BudgetAmount{Budget: child, Amount: "8.5"})
+	}
+	see("1.5", "8.5", "98.5")
+	id, res := begin("8")
+	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
+	see("9.5", "0.5", "90.5")
+	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED, Spent: []*v1.BudgetAmount{{Budget: child, Amount: "3.25"}}})
+	see("4.75", "5.25", "95.25")
+	id, res = begin("1")
+	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
+	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_FAILED})
+	see("5.75", "4.25", "94.25")
+	remove := &v1.DeleteBudgetRequest{Budget: root, RequestId: s.id(), Client: s.own}
+	if _, reason, ok := told(s, "delete the root", func(ctx context.Context, n *node) (*v1.DeleteBudgetResponse, error) {
+		return n.limits.DeleteBudget(ctx, remove)
+	}); ok {
+		same(s, "the reason", reason, "BUDGET_HAS_CHILDREN")
+	}
+	for _, name := range []string{child, root} {
+		req := &v1.DeleteBudgetRequest{Budget: name, RequestId: s.id(), Client: s.own}
+		done(s, "delete "+name, func(ctx context.Context, n *node) (*v1.DeleteBudgetResponse, error) {
+			return n.limits.DeleteBudget(ctx, req)
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package sim
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/cluster"
+	"example.com/govnode/test/alone"
+)
+
+// TestAlone plays each script some times while nothing is wrong: none ends early.
+func TestAlone(t *testing.T) {
+	if out, err := testProcess(t.Context(), "^TestAloneInVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestAloneInVirtualTime(t *testing.T) {
+	if os.Getenv("GOVNODE_L1_ALONE") == "" {
+		t.Skip("it is run by TestAlone, in a process of its own")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+		f, err := newFleet(3, rng, slog.New(slog.DiscardHandler), func(*cluster.Config) {})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, f.end()) }()
+		require.NoError(t, f.found())
+		to := f.httpClient("c1")
+		defer to.CloseIdleConnections()
+		var urls []string
+		for _, a := range f.apis() {
+			urls = append(urls, "http://"+a)
+		}
+		c := alone.New("c1", urls, to, map[string]*http.Client{"amy": nil, "bob": nil}, rng, func(text string) { t.Error(text) })
+		for _, name := range alone.Scripts() {
+			for range 4 {
+				begun := time.Now()
+				require.Positive(t, c.Only(t.Context(), name), name)
+				require.Less(t, time.Since(begun), 10*time.Second, name)
+			}
+		}
+	})
+}
