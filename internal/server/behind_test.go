@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -279,4 +280,24 @@ func TestBeginInASessionThatIsGone(t *testing.T) {
 	_, err := late.calls.BeginCall(n.ctx(), beginRequest("s", "c"))
 	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", `sessionId: there is no session "s" any more`)
 	require.Equal(t, "sessionId", info(t, err).Metadata["field"])
+}
+
+// What a policy's names point to, and how many pin it, is read as recently as the policy:
+// a read of one record says nothing of how recently others were seen.
+func TestPoliciesAtANodeThatIsBehind(t *testing.T) {
+	n, late, b := apart(t)
+	n.putPolicy("name: p", "max_tool_calls: 1")
+	b.freeze(t)
+	n.session("s")
+	first, err := late.policies.GetPolicy(late.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "p"}})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, first.Policy.Pinned)
+	second := n.putPolicy("name: p", "max_tool_calls: 2")
+	list, err := late.policies.ListPolicies(late.ctx(), &v1.ListPoliciesRequest{})
+	require.NoError(t, err)
+	rows := map[string]string{}
+	for _, p := range list.Policies {
+		rows[p.Digest] = fmt.Sprintf("%s %d pinned %d", p.Name, p.Version, p.Pinned)
+	}
+	require.Equal(t, map[string]string{first.Policy.Digest: " 0 pinned 1", second.Digest: "p 2 pinned 0"}, rows)
 }

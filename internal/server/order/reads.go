@@ -94,6 +94,7 @@ func readAtOnce(ctx context.Context, store storage.Gatherer, keys []session.Key)
 func (s *Store) readTogether(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, ok bool, err error) {
 	const tries = 3
 	for range tries {
+		read := read
 		found, ok = make([]session.Record, 0, len(keys)), true
 		var now time.Duration // log time
 		for i, key := range keys {

@@ -52,11 +52,11 @@ func (s *Service) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.
 	if err != nil {
 		return nil, policyError(err)
 	}
-	pinned, err := s.pinned(ctx, ns, digest, read)
+	pinned, err := s.pinned(ctx, ns, read, digest)
 	if err != nil {
 		return nil, err
 	}
-	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: int32(pinned)}
+	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: pinned[0]}
 	for _, file := range tree.Files() {
 		out.Files = append(out.Files, &v1.TextFile{Path: file.Path, Content: string(file.Content)})
 	}
@@ -88,19 +88,26 @@ func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest)
 	return "", session.Digest{}
 }
 
-// pinned counts the live sessions that pin a tree.
-func (s *Service) pinned(ctx context.Context, ns string, d session.Digest, read storage.Read) (n int64, err error) {
-	for _, k := range session.PinsKeys(ns, d) {
-		found, err := s.Store.Get(ctx, k, read)
-		if err != nil {
-			return 0, fault.OfRead(err)
-		}
-		if p, ok := found.Record.(*session.Pins); ok && p != nil {
-			n += p.N
-		}
-		read = storage.Nearby // the first read has brought this node up to date
+// pinned counts the live sessions that pin each of some trees.
+func (s *Service) pinned(ctx context.Context, ns string, read storage.Read, trees ...session.Digest) (counts []int32, err error) {
+	var keys []session.Key
+	for _, d := range trees {
+		keys = append(keys, session.PinsKeys(ns, d)...)
 	}
-	return n, nil
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	found, _, err := s.Store.ReadAll(ctx, keys, read)
+	if err != nil {
+		return nil, err
+	}
+	counts = make([]int32, len(trees))
+	for i, r := range found {
+		if p, ok := r.(*session.Pins); ok && p != nil {
+			counts[i*len(trees)/len(keys)] += int32(p.N)
+		}
+	}
+	return counts, nil
 }
 
 // ListPolicies returns every tree under each of its names; a tree that no name
@@ -116,35 +123,47 @@ func (s *Service) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest)
 	if err != nil {
 		return nil, err
 	}
-	ns := input.Namespace(ctx)
 	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
-	for _, e := range entries {
-		rows, err := s.policyRows(ctx, ns, e.Record.(*session.Policy))
-		if err != nil {
-			return nil, err
-		}
-		out.Policies = append(out.Policies, rows...)
+	if out.Policies, err = s.rows(ctx, entries, read); err != nil {
+		return nil, err
 	}
 	return out, nil
 }
 
-func (s *Service) policyRows(ctx context.Context, ns string, r *session.Policy) ([]*v1.Policy, error) {
-	pinned, err := s.pinned(ctx, ns, r.Pin.Digest, storage.Nearby)
+// rows are trees, each under all its names. What the names point to and how many pin the
+// trees is read as what was listed: over a Redis nothing else is as recent as that.
+func (s *Service) rows(ctx context.Context, entries []session.Entry, read storage.Read) (rows []*v1.Policy, err error) {
+	ns := input.Namespace(ctx)
+	var trees []session.Digest
+	var keys []session.Key
+	for _, e := range entries {
+		r := e.Record.(*session.Policy)
+		trees = append(trees, r.Pin.Digest)
+		for _, name := range r.Names {
+			keys = append(keys, session.NameKey(ns, name))
+		}
+	}
+	pinned, err := s.pinned(ctx, ns, read, trees...)
 	if err != nil {
 		return nil, err
 	}
-	var rows []*v1.Policy
-	for _, name := range r.Names {
-		found, err := s.Store.Get(ctx, session.NameKey(ns, name), storage.Nearby)
-		if err != nil {
-			return nil, fault.OfRead(err)
-		}
-		if n, ok := found.Record.(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
-			rows = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: int32(pinned)})
+	var names []session.Record
+	if len(keys) > 0 {
+		if names, _, err = s.Store.ReadAll(ctx, keys, read); err != nil {
+			return nil, err
 		}
 	}
-	if len(rows) == 0 {
-		rows = []*v1.Policy{{Digest: r.Pin.Digest.String(), Pinned: int32(pinned)}}
+	for i, e := range entries {
+		r, named := e.Record.(*session.Policy), false
+		for _, name := range r.Names {
+			if n, ok := names[0].(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
+				rows, named = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: pinned[i]}), true
+			}
+			names = names[1:]
+		}
+		if !named {
+			rows = append(rows, &v1.Policy{Digest: r.Pin.Digest.String(), Pinned: pinned[i]})
+		}
 	}
 	return rows, nil
 }

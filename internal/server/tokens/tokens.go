@@ -246,7 +246,7 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 		return nil, fault.OfRead(err)
 	}
 	out.AppliedIndex = view.Index
-	found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Nearby) // as recent as the view
+	found, err := s.Store.Get(ctx, session.NamespaceKey(ns), storage.Latest) // over a Redis nothing else is as recent as the view
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
