@@ -36,6 +36,7 @@ type line struct {
 		N     uint64 // 0: nobody knew what became of it
 		Said  struct {
 			Do      string
+			Client  string
 			Request string `json:"request_id"`
 			Call    string `json:"call_id"`
 			Session string `json:"session_id"`
@@ -68,10 +69,18 @@ func (l *line) places() (all []place) {
 	return all
 }
 
+// byNodes is the client by whose name nodes set where a workflow stands. They draw the
+// ids, by clocks that may be wrong; what they set is of a session that there was before.
+const byNodes = "workflow"
+
 // about names the operation that the line is about, as key does; "" if it is none.
 func (l *line) about() string {
 	if l.Change == nil {
 		return ""
+	}
+	if s := l.Change.Said; s.Client == byNodes {
+		session, _, _ := strings.Cut(strings.TrimPrefix(s.Name, "s:"), ":")
+		return key("", session)
 	}
 	switch s := l.Change.Said; s.Do {
 	case "Begin":

@@ -2,12 +2,14 @@ package trail
 
 import (
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/test/check"
@@ -59,6 +61,20 @@ func TestWhatExplainsMissingLines(t *testing.T) {
 			require.Equal(t, test.want, len(j.broken) == 0)
 		})
 	}
+}
+
+// What nodes set of a workflow is asked for when its session is there, whatever time the
+// id is of that they draw.
+func TestWhenNodesSetAWorkflow(t *testing.T) {
+	trail, _ := newTrail(t)
+	j := &judge{Trail: trail}
+	drawn := func(at time.Duration) string {
+		return ulid.MustNew(ulid.Timestamp(trail.Start.Add(at)), rand.Reader).String()
+	}
+	l, err := parse(fmt.Appendf(nil, `{"change":{"chain":"cdefault/workflow","n":7,"said":{"do":"Set","client":"workflow","request_id":%q,"name":"s:c1-steps-%s:workflow:steps:state"}}}`,
+		drawn(time.Hour), drawn(3*time.Second)))
+	require.NoError(t, err)
+	require.InDelta(t, 3, j.asked(l.about()).Seconds(), 0.01)
 }
 
 // What a power cut takes of a file is known, and young; what it leaves is what was there.
