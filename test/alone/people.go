@@ -93,7 +93,8 @@ func ask(s *script) {
 	if s.over {
 		return
 	}
-	s.wrong(len(x.Ballots) != 1 || x.Ballots[0].Approver != People[first] || x.Ballots[0].Vote != decision || x.Ballots[0].Reason != "says "+People[first], "ballots are %v", x.Ballots)
+	s.wrong(len(x.Ballots) != 1 || !s.known && x.Ballots[0].Approver != People[first] || x.Ballots[0].Vote != decision || x.Ballots[0].Reason != "says "+People[first],
+		"ballots are %v", x.Ballots)
 	if got, reason := s.vote(1-first, id, decision); !s.over {
 		s.wrong(reason != "" || got.State != end, "the second vote came to %v (%s), want %v", got, reason, end)
 	}
@@ -121,7 +122,8 @@ func votes(s *script) {
 	s.approval(id, v1.ApprovalState_APPROVAL_STATE_APPROVED)
 	res := s.begin(req)
 	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
-	s.wrong(!s.over && res.Approval.GetState() != v1.ApprovalState_APPROVAL_STATE_USED, "the approval is %v", res.GetApproval())
+	// The answer that is given again tells of none: the first may be lost between nodes.
+	s.wrong(!s.over && res.Approval != nil && res.Approval.State != v1.ApprovalState_APPROVAL_STATE_USED, "the approval is %v", res.GetApproval())
 	s.approval(id, v1.ApprovalState_APPROVAL_STATE_USED)
 	s.end(&v1.EndCallRequest{CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED})
 	req, id = asked("one")
