@@ -116,7 +116,7 @@ func ParseClock(v any) (at time.Duration, seq uint64, err error) {
 	if len(s) < 21 || s[19] != ' ' {
 		return 0, 0, fmt.Errorf("the clock is %q, %w", s, ErrClock)
 	}
-	n, err := strconv.ParseInt(s[:19], 10, 64)
+	n, err := strconv.ParseUint(s[:19], 10, 63) // digits alone: with a sign it would be another text than it was written as
 	seq, err2 := strconv.ParseUint(s[20:], 10, 64)
 	if err != nil || err2 != nil {
 		return 0, 0, fmt.Errorf("the clock is %q, %w", s, ErrClock)
