@@ -25,7 +25,7 @@ const (
 )
 
 // Prefix is what all names begin with that scripts use.
-const Prefix = "alone-"
+const Prefix = "alone"
 
 // A Client is who runs scripts, one at a time.
 type Client struct {
@@ -46,6 +46,7 @@ type node struct {
 	limits    govnodev1connect.LimitServiceClient
 	policies  govnodev1connect.PolicyServiceClient
 	approvals govnodev1connect.ApprovalServiceClient
+	access    govnodev1connect.AccessServiceClient
 }
 
 // New makes a client of the nodes at urls, and of two people who vote, with how each of
@@ -58,7 +59,7 @@ func New(name string, urls []string, own *http.Client, people map[string]*http.C
 			counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
 			calls: govnodev1connect.NewCallServiceClient(own, u), slots: govnodev1connect.NewSlotServiceClient(own, u),
 			limits: govnodev1connect.NewLimitServiceClient(own, u), policies: govnodev1connect.NewPolicyServiceClient(own, u),
-			approvals: govnodev1connect.NewApprovalServiceClient(own, u),
+			approvals: govnodev1connect.NewApprovalServiceClient(own, u), access: govnodev1connect.NewAccessServiceClient(own, u),
 		})
 		for who, to := range people {
 			if to == nil {
@@ -90,6 +91,7 @@ var scripts = []struct {
 	{"slots", slots}, {"take", take}, {"spend", spend},
 	{"calls", calls}, {"limits", limits}, {"signals", signals}, {"tree", tree},
 	{"votes", votes}, {"ask", ask},
+	{"queue", queue}, {"leave", leave}, {"kinds", kinds}, {"counter", counter}, {"tokens", tokens},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
@@ -107,7 +109,7 @@ func (c *Client) Only(ctx context.Context, name string) (steps int) {
 func (c *Client) play(ctx context.Context, name string, run func(*script)) int {
 	ctx, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
-	s := &script{Client: c, ctx: ctx, is: name, own: strings.ToLower(Prefix + c.name + "-" + name + "-" + ulid.Make().String())}
+	s := &script{Client: c, ctx: ctx, is: name, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
 	run(s)
 	return s.steps
 }

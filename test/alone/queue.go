@@ -1,0 +1,148 @@
+package alone
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// Who waits, and in which order they come.
+
+// queue lets three wait for the one slot of a pool, of which one that came later goes
+// first, and gives the slot from one to the next.
+func queue(s *script) {
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 1, RequestId: s.id(), Client: s.own}
+	if _, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) }); !ok {
+		return
+	}
+	acquire := func(id string, priority int32, wait time.Duration) *v1.AcquireSlotRequest {
+		return &v1.AcquireSlotRequest{Pool: s.own, SlotId: id, Client: s.own, Ttl: long, Wait: durationpb.New(wait), Priority: priority, Label: "label " + id}
+	}
+	first := acquire(s.id(), 0, 0)
+	held, ok := done(s, "acquire", func(ctx context.Context, n *node) (*v1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(ctx, first)
+	})
+	if !ok {
+		return
+	}
+	same(s, "the outcome", held.Outcome, v1.Outcome_OUTCOME_ADMITTED)
+	list := func() *v1.ListSlotsResponse {
+		res, _ := done(s, "list slots", func(ctx context.Context, n *node) (*v1.ListSlotsResponse, error) {
+			return n.slots.ListSlots(ctx, &v1.ListSlotsRequest{Pool: s.own})
+		})
+		return res
+	}
+	type waiter struct {
+		id     string
+		answer chan *v1.AcquireSlotResponse // nil: nobody answered
+	}
+	var line []waiter // in the order in which they come
+	defer func() {
+		for _, w := range line {
+			<-w.answer
+		}
+	}()
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	for i, priority := range []int32{1, 0, 1} {
+		w := waiter{s.id(), make(chan *v1.AcquireSlotResponse, 1)}
+		at, req := s.nodes[s.rng.IntN(len(s.nodes))], acquire(w.id, priority, 5*time.Minute)
+		go func() {
+			res, _ := at.slots.AcquireSlot(ctx, req) // who is not answered is over
+			w.answer <- res
+		}()
+		line = slices.Insert(line, []int{0, 1, 1}[i], w)
+		for { // until it stands in the queue
+			res := list()
+			if s.over {
+				return
+			}
+			if len(res.Waiters) == i+1 {
+				break
+			}
+			select {
+			case answer := <-w.answer:
+				w.answer <- answer
+				s.wrong(answer != nil, "a wait ended although the slot is held: %v", answer)
+				s.over = true // or its node is gone
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	res := list()
+	if s.over {
+		return
+	}
+	for i, w := range res.Waiters {
+		s.wrong(i >= len(line) || w.SlotId != line[i].id || w.Position != int32(i+1) || w.Holder != s.own || w.Label != "label "+w.SlotId || w.Weight != 1,
+			"the waiters are %v, want %v", res.Waiters, line)
+	}
+	same(s, "who waits, by the pool", res.Pool.Waiting, 3)
+	token, id := held.Token, first.SlotId
+	for len(line) > 0 {
+		req := &v1.ReleaseSlotRequest{Pool: s.own, SlotId: id, Client: s.own, Token: token}
+		if _, ok := done(s, "release "+id, func(ctx context.Context, n *node) (*v1.ReleaseSlotResponse, error) {
+			return n.slots.ReleaseSlot(ctx, req)
+		}); !ok {
+			return
+		}
+		answer := <-line[0].answer
+		id, line = line[0].id, line[1:]
+		if answer == nil {
+			s.over = true
+			return
+		}
+		s.wrong(answer.Outcome != v1.Outcome_OUTCOME_ADMITTED || answer.Token <= token, "the wait of %s ended with %v, and the last token was %d", id, answer, token)
+		if token = answer.Token; s.over {
+			return
+		}
+		now := list()
+		if s.over {
+			return
+		}
+		s.wrong(len(now.Slots) != 1 || now.Slots[0].SlotId != id || len(now.Waiters) != len(line), "slots are %v and waiters %v, want %s and %v", now.Slots, now.Waiters, id, line)
+	}
+}
+
+// leave has a call wait in the queue of a pool, and gives it up.
+func leave(s *script) {
+	if !s.policy("max_tool_calls: 100\nmax_concurrent: 1\n") || !s.session(nil) {
+		return
+	}
+	first := s.call("one")
+	s.outcome(s.begin(first), v1.Outcome_OUTCOME_ADMITTED)
+	req := s.call("one")
+	req.Wait = durationpb.New(5 * time.Minute)
+	res := s.batch("begin what waits", &v1.Operation{Op: &v1.Operation_Begin{Begin: req}, Timeout: durationpb.New(20 * time.Millisecond)})
+	if s.over {
+		return
+	}
+	begun := res[0].GetBegin()
+	s.wrong(begun.GetOutcome() != v1.Outcome_OUTCOME_QUEUED || begun.GetQueue().GetPosition() != 1, "the outcome is %v", res[0])
+	cancel := &v1.CancelCallRequest{SessionId: s.own, CallId: req.CallId}
+	left, ok := done(s, "cancel the call", func(ctx context.Context, n *node) (*v1.CancelCallResponse, error) {
+		return n.calls.CancelCall(ctx, cancel)
+	})
+	if !ok {
+		return
+	}
+	same(s, "the outcome", left.Outcome, v1.Outcome_OUTCOME_CANCELLED)
+	want := &account{tools: map[string]int32{"one": 1}, open: []string{first.CallId}}
+	want.Attempts, want.Calls = 2, 1
+	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
+	s.outcome(s.begin(req), v1.Outcome_OUTCOME_CANCELLED)
+	renew := &v1.RenewSlotsRequest{Client: s.own, Ttl: long, Slots: []*v1.SlotRef{{SessionId: s.own, SlotId: first.CallId}, {SessionId: s.own, SlotId: req.CallId}}}
+	if again := s.begin(first); !s.over {
+		renew.Slots[0].Token, renew.Slots[1].Token = again.Grants[0].Token, again.Grants[0].Token
+	}
+	if res, ok := done(s, "renew", func(ctx context.Context, n *node) (*v1.RenewSlotsResponse, error) {
+		return n.slots.RenewSlots(ctx, renew)
+	}); ok {
+		s.wrong(len(res.Results) != 2 || res.Results[0].Outcome != v1.Outcome_OUTCOME_RENEWED || res.Results[1].Outcome == v1.Outcome_OUTCOME_RENEWED, "results are %v", res.Results)
+	}
+}
