@@ -97,7 +97,6 @@ func approvalShowCommand() *cobra.Command {
 		req := &govnodev1.ApprovalServiceGetRequest{Id: args[0]}
 		if wait > 0 {
 			req.Wait = durationpb.New(wait)
-			c.Timeout += wait
 		}
 		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.ApprovalServiceGetRequest) (*govnodev1.ApprovalServiceGetResponse, error) {
 			return n.Approvals.Get(ctx, req)

@@ -107,7 +107,6 @@ refused ends with an error that says when there is room.`,
 		}
 		if wait > 0 {
 			req.Wait = durationpb.New(wait)
-			c.Timeout += wait
 		}
 		answer, err := remote.Call(cmd.Context(), c, remote.Node.TakeRate, req)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
@@ -75,9 +77,14 @@ func NewNode(client *http.Client, address string) Node {
 // A Method is one of the API, such as Node.GetSession.
 type Method[Q, A any] = func(Node, context.Context, Q) (A, error)
 
-// Call sends a request as Ask does.
+// Call sends a request as Ask does. One that says how long a node may keep it waiting
+// leaves every node that time, beside what there is for an answer.
 func Call[Q, A any](ctx context.Context, c *config.Config, method Method[Q, A], req Q) (A, error) {
-	return Ask(ctx, c, func(ctx context.Context, r Node) (A, error) { return method(r, ctx, req) })
+	how := asking{final: IsAnswer}
+	if w, ok := any(req).(interface{ GetWait() *durationpb.Duration }); ok {
+		how.wait = w.GetWait().AsDuration()
+	}
+	return ask(ctx, c, how, func(ctx context.Context, r Node) (A, error) { return method(r, ctx, req) })
 }
 
 // Ask sends a request to the first node that takes it. A node that is not
@@ -89,27 +96,67 @@ func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context
 
 // AskUntil is Ask where it is final that says whether an error ends the asking.
 func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bool, send func(context.Context, Node) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	return ask(ctx, c, asking{final: final}, send)
+}
+
+// An asking is how several nodes are asked for one thing.
+type asking struct {
+	final func(error) bool // whether an error ends it
+	wait  time.Duration    // how long a node may keep it waiting
+}
+
+// share is how long a node may say nothing, of what is left for so many: one that hangs
+// leaves the others their time.
+func (a *asking) share(left time.Duration, nodes int) time.Duration {
+	if nodes == 1 {
+		return left
+	}
+	wait := min(a.wait, left)
+	return wait + (left-wait)/time.Duration(nodes)
+}
+
+// ask asks one node after the other.
+func ask[T any](ctx context.Context, c *config.Config, how asking, send func(context.Context, Node) (T, error)) (none T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout+how.wait)
 	defer cancel()
 	client, err := NewClient(c)
 	if err != nil {
-		var none T
 		return none, err
 	}
 	defer client.CloseIdleConnections()
+	addresses := Addresses(c)
 	var errs []error
-	for _, address := range Addresses(c) {
-		answer, err := send(ctx, NewNode(client, address))
+	for i, address := range addresses {
+		end, _ := ctx.Deadline()
+		answer, err := heard(ctx, how.share(time.Until(end), len(addresses)-i), func(ctx context.Context) (T, error) {
+			return send(ctx, NewNode(client, address))
+		})
 		if err == nil {
 			return answer, nil
 		}
 		errs = append(errs, Explain(address, err))
-		if ctx.Err() != nil || final(err) {
+		if ctx.Err() != nil || how.final(err) {
 			break
 		}
 	}
-	var none T
 	return none, errors.Join(errs...)
+}
+
+// errSilent says that a node has said nothing for as long as it may.
+var errSilent = fmt.Errorf("no word of an answer: %w", context.DeadlineExceeded)
+
+// heard sends, and gives a node up that says nothing for so long. One whose answer has
+// begun has all the time that there is: a snapshot comes in pieces.
+func heard[T any](ctx context.Context, patience time.Duration, send func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer silent.Stop()
+	answer, err := send(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { silent.Stop() }}))
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		err = errSilent
+	}
+	return answer, err
 }
 
 // Addresses are the nodes that a command asks, as its settings name them: with
