@@ -131,7 +131,8 @@ no certificate.`,
 			return n.Access.CreateToken(ctx, req)
 		}, req)
 		if err != nil {
-			return err
+			// Its secret is drawn anew each time: asked for again it would be another token.
+			return remote.Advise(err, "`govnode token revoke %s --namespace '%s'` ends it if it was made; then make another", id, req.Namespace)
 		}
 		if join {
 			text = remote.JoinToken{ID: id, Secret: secret, Authority: made.AuthoritySha256}.String()

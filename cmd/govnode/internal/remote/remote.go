@@ -9,12 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -126,37 +127,56 @@ func ask[T any](ctx context.Context, c *config.Config, how asking, send func(con
 	defer client.CloseIdleConnections()
 	addresses := Addresses(c)
 	var errs []error
+	open := false // whether one of them may have done it
 	for i, address := range addresses {
 		end, _ := ctx.Deadline()
-		answer, err := heard(ctx, how.share(time.Until(end), len(addresses)-i), func(ctx context.Context) (T, error) {
+		answer, sent, err := heard(ctx, how.share(time.Until(end), len(addresses)-i), func(ctx context.Context) (T, error) {
 			return send(ctx, NewNode(client, address))
 		})
 		if err == nil {
 			return answer, nil
 		}
+		open = open || sent && mayBeDone(address, err)
 		errs = append(errs, Explain(address, err))
 		if ctx.Err() != nil || how.final(err) {
 			break
 		}
 	}
+	if open {
+		return none, &Unknown{errors.Join(errs...), "ask again"}
+	}
 	return none, errors.Join(errs...)
 }
 
-// errSilent says that a node has said nothing for as long as it may.
-var errSilent = fmt.Errorf("no word of an answer: %w", context.DeadlineExceeded)
+var (
+	// errSilent says that a node has said nothing for as long as it may.
+	errSilent = fmt.Errorf("no word of an answer: %w", context.DeadlineExceeded)
+	// errUnreached says that there was no connection by then.
+	errUnreached = errors.New("no connection in time")
+)
 
 // heard sends, and gives a node up that says nothing for so long. One whose answer has
-// begun has all the time that there is: a snapshot comes in pieces.
-func heard[T any](ctx context.Context, patience time.Duration, send func(context.Context) (T, error)) (T, error) {
+// begun has all the time that there is: a snapshot comes in pieces. It reports whether
+// something can have been sent.
+func heard[T any](ctx context.Context, patience time.Duration, send func(context.Context) (T, error)) (answer T, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
 	defer silent.Stop()
-	answer, err := send(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { silent.Stop() }}))
-	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+	var connected atomic.Bool
+	answer, err = send(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotFirstResponseByte: func() { silent.Stop() },
+	}))
+	sent = connected.Load()
+	switch late := ctx.Err() != nil; {
+	case err == nil:
+	case late && !sent && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		err = errUnreached
+	case errors.Is(context.Cause(ctx), errSilent):
 		err = errSilent
 	}
-	return answer, err
+	return answer, sent, err
 }
 
 // Addresses are the nodes that a command asks, as its settings name them: with
@@ -246,6 +266,8 @@ func Explain(address string, err error) error {
 		return secured
 	}
 	switch {
+	case errors.Is(err, errUnreached):
+		return fmt.Errorf("cannot reach %s in time: give it longer with --timeout, or name another node with --addr", address)
 	case errors.As(err, &dial) && dial.Net == "unix":
 		return fmt.Errorf("no node listens on the socket %s: %w: it is in the data folder of a node that runs with --auth tokens, and open to its own user", dial.Addr, dial.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -253,19 +275,28 @@ func Explain(address string, err error) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
+		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr", address)
 	case errors.As(err, &refused) && !connect.IsWireError(err) && strings.HasPrefix(address, "https://"):
 		// Who is refused for his certificate has made his part of the handshake by
 		// then, and his request may meet the end of the connection before the reason.
-		return fmt.Errorf("lost %s before it answered: %w: it may want a certificate of its cluster, give one with --tls-cert and --tls-key. Else it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+		return fmt.Errorf("lost %s before it answered: %w: it may want a certificate of its cluster, give one with --tls-cert and --tls-key. Else name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && !connect.IsWireError(err):
-		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+		return fmt.Errorf("lost %s before it answered: %w: name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && refused.Code() == connect.CodeUnauthenticated:
 		return fmt.Errorf("%s: log in with `govnode login`, or set GOVNODE_TOKEN; the first token of a cluster is made with `govnode token create --socket DATA/govnode.sock`", refused.Message())
 	case errors.As(err, &refused):
-		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
+		return fmt.Errorf("%s (%s)", saidBy(refused), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}
 	return err
+}
+
+// saidBy is what a node says in an error, without its advice for those who choose their
+// ids themselves: how somebody at a command line asks again is said with the outcome.
+func saidBy(err *connect.Error) string {
+	if slices.Contains(reasons(err), reasonOutcomeUnknown) {
+		return strings.TrimPrefix(strings.Replace(err.Message(), "; send it again with the same id", "", 1), "it is not known whether this was applied: ")
+	}
+	return strings.Replace(err.Message(), "send it again with the same id", "ask again", 1)
 }
 
 // explainTLS is Explain for what certificates and the lack of them lead to, nil if
@@ -307,6 +338,3 @@ func reasons(err *connect.Error) []string {
 	}
 	return list
 }
-
-// NewRequestID draws the id of one change.
-func NewRequestID() string { return ulid.Make().String() }

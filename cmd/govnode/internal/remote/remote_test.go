@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"net/http/httptrace"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,18 @@ import (
 func nobody(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+}
+
+// connected does what a connection does that is had.
+func connected(ctx context.Context) *httptrace.ClientTrace {
+	trace := httptrace.ContextClientTrace(ctx)
+	if trace == nil {
+		trace = &httptrace.ClientTrace{GotFirstResponseByte: func() {}}
+	}
+	if trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
+	return trace
 }
 
 // Nodes share the time of a request: one that hangs leaves the others theirs, and one
@@ -45,6 +58,7 @@ func TestAHangingNodeLeavesTheOthersTheirTime(t *testing.T) {
 				begun := time.Now()
 				var asked []time.Duration
 				_, err := Call(t.Context(), three, func(_ Node, ctx context.Context, _ *govnodev1.TakeRateRequest) (*govnodev1.TakeRateResponse, error) {
+					connected(ctx)
 					hang := tt.hang[len(asked)]
 					asked = append(asked, time.Since(begun))
 					if hang == 0 {
@@ -69,6 +83,26 @@ func TestAHangingNodeLeavesTheOthersTheirTime(t *testing.T) {
 	}
 }
 
+// What nobody was reached with was not done, and what was sent and not answered may be.
+func TestWhatIsNotSentLeavesNothingOpen(t *testing.T) {
+	nobody(t)
+	for _, sent := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			_, err := Ask(t.Context(), &config.Config{Addr: "127.0.0.1:1,127.0.0.1:2", Timeout: time.Second}, func(ctx context.Context, _ Node) (struct{}, error) {
+				if sent {
+					connected(ctx)
+				}
+				<-ctx.Done()
+				return struct{}{}, ctx.Err()
+			})
+			says := map[bool]string{false: "cannot reach 127.0.0.1:2 in time", true: "127.0.0.1:2 did not answer in time"}[sent]
+			require.ErrorContains(t, err, says)
+			var open *Unknown
+			require.Equal(t, sent, errors.As(err, &open))
+		})
+	}
+}
+
 // A node whose answer has begun is not given up for another one: a snapshot takes
 // longer than its share.
 func TestAnAnswerThatHasBegunIsHeardToItsEnd(t *testing.T) {
@@ -77,9 +111,7 @@ func TestAnAnswerThatHasBegunIsHeardToItsEnd(t *testing.T) {
 		asked := 0
 		_, err := Ask(t.Context(), &config.Config{Addr: "127.0.0.1:1,127.0.0.1:2", Timeout: 10 * time.Second}, func(ctx context.Context, _ Node) (struct{}, error) {
 			asked++
-			if trace := httptrace.ContextClientTrace(ctx); trace != nil {
-				trace.GotFirstResponseByte()
-			}
+			connected(ctx).GotFirstResponseByte()
 			select {
 			case <-ctx.Done():
 				return struct{}{}, ctx.Err()
