@@ -77,9 +77,7 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 	heads := &audit.Heads{Namespaces: []string{ns}}
 	req := &govnodev1.ListChainsRequest{Namespace: ns, PageSize: 1000}
 	for {
-		res, err := remote.Call(ctx, c, func(n remote.Node, ctx context.Context, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
-			return n.Access.ListChains(ctx, req)
-		}, req)
+		res, err := chainsOf(ctx, c, req)
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +91,13 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 			return heads, nil
 		}
 	}
+}
+
+// chainsOf asks for one page of heads.
+func chainsOf(ctx context.Context, c *config.Config, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
+	return remote.Call(ctx, c, func(n remote.Node, ctx context.Context, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
+		return n.Access.ListChains(ctx, req)
+	}, req)
 }
 
 func readHeads(path string) (*audit.Heads, error) {

@@ -100,16 +100,23 @@ func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bo
 	return ask(ctx, c, asking{final: final}, send)
 }
 
+// AskOnce is Ask for what carries no id and must not happen twice: no other node is asked
+// where one may have done it. So that one has all the time there is.
+func AskOnce[T any](ctx context.Context, c *config.Config, send func(context.Context, Node) (T, error)) (T, error) {
+	return ask(ctx, c, asking{final: IsAnswer, once: true}, send)
+}
+
 // An asking is how several nodes are asked for one thing.
 type asking struct {
 	final func(error) bool // whether an error ends it
 	wait  time.Duration    // how long a node may keep it waiting
+	once  bool             // it must not be done twice
 }
 
 // share is how long a node may say nothing, of what is left for so many: one that hangs
 // leaves the others their time.
 func (a *asking) share(left time.Duration, nodes int) time.Duration {
-	if nodes == 1 {
+	if nodes == 1 || a.once {
 		return left
 	}
 	wait := min(a.wait, left)
@@ -138,7 +145,7 @@ func ask[T any](ctx context.Context, c *config.Config, how asking, send func(con
 		}
 		open = open || sent && mayBeDone(address, err)
 		errs = append(errs, Explain(address, err))
-		if ctx.Err() != nil || how.final(err) {
+		if ctx.Err() != nil || how.final(err) || how.once && open {
 			break
 		}
 	}
