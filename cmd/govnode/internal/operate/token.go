@@ -393,11 +393,16 @@ func Logout() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if kept == "" {
-			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
+		if kept != "" {
+			if _, err := remote.Remember(c.Addr, ""); err != nil {
+				return err
+			}
 		}
-		if _, err := remote.Remember(c.Addr, ""); err != nil {
-			return err
+		switch {
+		case c.Output == "json":
+			return terminal.WriteJSON(cmd.OutOrStdout(), map[string]any{"addr": c.Addr, "forgotten": kept != ""})
+		case kept == "":
+			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
 		}
 		return terminal.Say(cmd.OutOrStdout(), "the token for %s is kept no more; it holds until it is revoked", c.Addr)
 	})
