@@ -276,6 +276,9 @@ exactly these arguments. What is denied stays denied.`,
 		return id.Tell(remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.PutStandingRequest) (*govnodev1.PutStandingResponse, error) {
 			return n.Approvals.PutStanding(ctx, req)
 		}, req, func(w io.Writer, answer *govnodev1.PutStandingResponse) error {
+			if answer.Standing == nil {
+				return terminal.Say(w, "done; it was used up or taken back since")
+			}
 			return printStanding(w, answer.Standing)
 		}))
 	}), func(cmd *cobra.Command) {

@@ -36,7 +36,9 @@ limit. What was spent counts by the new numbers at once, as far as it is still t
 		if cmd.Flags().Changed("queue") {
 			req.QueueLimit = &queue
 		}
-		return remote.Answer(cmd, c, remote.Node.PutRate, req, func(w io.Writer, answer *govnodev1.PutRateResponse) error { return printRates(w, answer.Rate) })
+		return remote.Answer(cmd, c, remote.Node.PutRate, req, func(w io.Writer, answer *govnodev1.PutRateResponse) error {
+			return printLeft(w, answer.Rate, printRates)
+		})
 	})
 	cmd.Flags().Int32Var(&limit, "limit", 0, "how much a window admits")
 	cmd.Flags().DurationVar(&per, "per", 0, "how long a window is, 100ms..24h")
