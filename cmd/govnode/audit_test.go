@@ -52,6 +52,33 @@ func TestAuditLogIsRotated(t *testing.T) {
 	require.NoError(t, node.stop())
 }
 
+// Who follows the audit log is told each line of a rotation, in whichever file it is, and
+// once.
+func TestARotationIsFollowed(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--audit", path)
+	r := remote.NewNode(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	tail := start(t, "audit", "tail", "--follow", path)
+	put := func(name string) {
+		_, err := r.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 1\n"})
+		require.NoError(t, err)
+		tail.mustAwait(t, `"policy":"`+name+`"`, 1)
+	}
+	put("first")
+	require.NoError(t, os.Rename(path, path+".1"))
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	put("second")
+	put("third")
+	require.NoError(t, node.cmd.Process.Signal(syscall.SIGHUP))
+	node.mustAwait(t, `the audit log was opened anew`, 1)
+	put("fourth")
+	require.Equal(t, 4, strings.Count(tail.printed(), `"policy_put"`))
+	require.Equal(t, []string{"fourth"}, auditedPolicies(t, path, ""))
+}
+
 // Standard output cannot be opened anew, and a hang-up is no reason to end.
 func TestHangupWithoutAnAuditFile(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -10,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cmd/govnode/internal/terminal"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
 // completed is what a shell is told that the last word may become, and how it
@@ -111,6 +117,41 @@ func TestCompletionOfLiveNames(t *testing.T) {
 	require.Len(t, standing, 1)
 	pending, _ := completed(t, "approval", "approve", "--addr", api, "")
 	require.Empty(t, pending)
+}
+
+// Who may do what is completed of the namespace that the command line names.
+func TestCompletionOfTokens(t *testing.T) {
+	t.Setenv("HOME", t.TempDir()) // nobody is logged in
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	mux := http.NewServeMux()
+	mux.Handle(govnodev1connect.NewAccessServiceHandler(keeper{}))
+	node := httptest.NewServer(mux)
+	defer node.Close()
+	for line, want := range map[string]string{
+		"token revoke ":                  "own1 own2",
+		"token revoke --namespace=team ": "team1 team2",
+		"token allow ":                   "cert:own",
+		"token allow --namespace=team ":  "cert:team",
+		"token revoke --namespace=team1": "", // it is that flag which is completed
+	} {
+		command, last, _ := strings.Cut(line, " ")
+		words, directive := completed(t, append([]string{command, "--addr", node.Listener.Addr().String()}, strings.Split(last, " ")...)...)
+		require.ElementsMatch(t, strings.Fields(want), words, line)
+		require.Equal(t, nothingElse, directive, line)
+	}
+}
+
+// A keeper is a node that has tokens of each namespace.
+type keeper struct {
+	govnodev1connect.UnimplementedAccessServiceHandler
+}
+
+func (keeper) ListTokens(_ context.Context, req *govnodev1.ListTokensRequest) (*govnodev1.ListTokensResponse, error) {
+	ns := cmp.Or(req.Namespace, "own")
+	return &govnodev1.ListTokensResponse{
+		Tokens: []*govnodev1.Token{{TokenId: ns + "1"}, {TokenId: ns + "2"}},
+		Denied: []*govnodev1.DeniedSubject{{Subject: "cert:" + ns}},
+	}, nil
 }
 
 // Where nobody answers, nothing is completed and nothing is said.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 )
 
@@ -36,47 +37,90 @@ func (p *Pair) KeyPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: raw}), nil
 }
 
+// beside is what a file is called until it is put in its place.
+const beside = ".new"
+
 // Write makes the two files, of which the key can be read by its owner alone. A
 // file that is there is refused, and then nothing is written, unless they may be
 // replaced: then nobody ever sees half of one.
+//
+// Both are on disk beside their places before the first of them is put there. No file
+// system replaces two files in one step: a crash in between leaves the new key with the
+// old certificate, and the new one beside, of which whoever reads the pair is told.
 func (p *Pair) Write(certFile, keyFile string, replace bool) error {
-	key, err := p.KeyPEM()
-	if err != nil {
-		return err
-	}
-	if !replace {
-		for _, name := range []string{certFile, keyFile} {
-			if _, err := os.Lstat(name); err == nil {
-				return fmt.Errorf("%s is there already, and is not overwritten: move it away, or give --overwrite if it is not used any more", name)
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+	steps, err := p.steps(certFile, keyFile, replace)
+	for _, step := range steps {
+		if err = step(); err != nil {
+			break
 		}
 	}
-	if err := writeFile(keyFile, key, 0o600); err != nil {
-		return err
-	}
-	return writeFile(certFile, p.CertPEM(), 0o644)
+	return err
 }
 
-func writeFile(name string, content []byte, mode fs.FileMode) error {
-	temporary := name + ".new"
+// steps are what Write does, one after the other; each is done or not.
+func (p *Pair) steps(certFile, keyFile string, replace bool) ([]func() error, error) {
+	key, err := p.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{certFile, keyFile} {
+		switch info, err := os.Lstat(name); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case !replace:
+			return nil, fmt.Errorf("%s is there already, and is not overwritten: move it away, or give --overwrite if it is not used any more", name)
+		case info.IsDir():
+			return nil, fmt.Errorf("%s is a folder: move it away", name)
+		}
+	}
+	return []func() error{
+		func() error { return writeBeside(keyFile, key, 0o600) },
+		func() error { return writeBeside(certFile, p.CertPEM(), 0o644) },
+		func() error { return syncFolders(keyFile, certFile) },
+		func() error { return os.Rename(keyFile+beside, keyFile) },
+		func() error {
+			if err := os.Rename(certFile+beside, certFile); err != nil {
+				return fmt.Errorf("the key %s is new and the certificate %s is not: %w; run `mv %s %s`", keyFile, certFile, err, certFile+beside, certFile)
+			}
+			return nil
+		},
+		func() error { return syncFolders(keyFile, certFile) },
+	}, nil
+}
+
+// writeBeside writes what is to be a file, and has it on disk.
+func writeBeside(name string, content []byte, mode fs.FileMode) error {
+	name += beside
 	// One that was left by a crash may have another mode.
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(temporary, name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
 	}
 	return nil
+}
+
+// syncFolders makes the names of files outlive a power cut.
+func syncFolders(files ...string) error {
+	if runtime.GOOS == "windows" {
+		return nil // folders cannot be flushed there
+	}
+	var errs []error
+	for _, name := range files {
+		f, err := os.Open(filepath.Dir(name))
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // ReadPair reads a certificate and its key.
@@ -101,6 +145,10 @@ func readTLS(certFile, keyFile string) (*tls.Certificate, error) {
 	}
 	c, err := tls.X509KeyPair(cert, key)
 	if err != nil {
+		if half := halfReplaced(certFile, keyFile, cert, key); half != "" {
+			return nil, fmt.Errorf("%s and %s: %w: they are being replaced, or that was cut short, and %s is not in its place; if it stays so run `mv %s %s`",
+				certFile, keyFile, err, half+beside, half+beside, half)
+		}
 		return nil, fmt.Errorf("%s and %s: %w; name the files of a certificate and of its key, both in PEM", certFile, keyFile, err)
 	}
 	if c.Leaf == nil {
@@ -109,6 +157,22 @@ func readTLS(certFile, keyFile string) (*tls.Certificate, error) {
 		}
 	}
 	return &c, nil
+}
+
+// halfReplaced is which of two files that do not match is to be replaced by the one
+// beside it, so that they do; empty if that does not help.
+func halfReplaced(certFile, keyFile string, cert, key []byte) string {
+	if next, err := readFile(certFile + beside); err == nil {
+		if _, err := tls.X509KeyPair(next, key); err == nil {
+			return certFile
+		}
+	}
+	if next, err := readKey(keyFile + beside); err == nil { // a crash may keep the later step alone
+		if _, err := tls.X509KeyPair(cert, next); err == nil {
+			return keyFile
+		}
+	}
+	return ""
 }
 
 // readKey reads a key that nobody else can read. Whoever has it is who it is for.

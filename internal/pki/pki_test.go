@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,82 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, p.Write(otherCert, otherKey, false))
 	_, err = ReadPair(cert, otherKey)
 	require.ErrorContains(t, err, "name the files of a certificate and of its key")
+}
+
+// Wherever a replacement is cut short, there is the old pair, or the new one, or whoever
+// reads them is told by which command it is the new one; and another replacement succeeds.
+func TestAReplacementThatIsCutShort(t *testing.T) {
+	ca := newCA(t, "govnode")
+	old, next := issue(t, ca, Node, "n"), issue(t, ca, Node, "n")
+	mv := regexp.MustCompile("run `mv (\\S+) (\\S+)`")
+	told := 0
+	for done := 0; ; done++ {
+		dir := t.TempDir()
+		cert, key := filepath.Join(dir, "n.crt"), filepath.Join(dir, "n.key")
+		require.NoError(t, old.Write(cert, key, false))
+		steps, err := next.steps(cert, key, true)
+		require.NoError(t, err)
+		if done > len(steps) {
+			break
+		}
+		for _, step := range steps[:done] {
+			require.NoError(t, step())
+		}
+		found, err := ReadPair(cert, key)
+		if err != nil {
+			told++
+			command := mv.FindStringSubmatch(err.Error())
+			require.NotNil(t, command, err.Error())
+			require.NoError(t, os.Rename(command[1], command[2]))
+			found, err = ReadPair(cert, key)
+			require.NoError(t, err)
+			require.True(t, found.Certificate.Equal(next.Certificate))
+		}
+		require.True(t, found.Certificate.Equal(old.Certificate) || found.Certificate.Equal(next.Certificate))
+		if done == len(steps) {
+			require.True(t, found.Certificate.Equal(next.Certificate))
+			left, err := filepath.Glob(filepath.Join(dir, "*"+beside))
+			require.NoError(t, err)
+			require.Empty(t, left)
+		}
+		again := issue(t, ca, Node, "n")
+		require.NoError(t, again.Write(cert, key, true))
+		found, err = ReadPair(cert, key)
+		require.NoError(t, err)
+		require.True(t, found.Certificate.Equal(again.Certificate))
+	}
+	require.Equal(t, 1, told, "between the renames")
+}
+
+// A replacement that cannot be carried out leaves the pair that is there.
+func TestAReplacementThatFails(t *testing.T) {
+	ca := newCA(t, "govnode")
+	old, next := issue(t, ca, Node, "n"), issue(t, ca, Node, "n")
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "n.crt"), filepath.Join(dir, "n.key")
+	require.NoError(t, old.Write(cert, key, false))
+	// The certificate cannot be written beside its place.
+	require.NoError(t, os.MkdirAll(filepath.Join(cert+".new", "full"), 0o700))
+	require.Error(t, next.Write(cert, key, true))
+	found, err := ReadPair(cert, key)
+	require.NoError(t, err)
+	require.True(t, found.Certificate.Equal(old.Certificate))
+}
+
+// Half of a replacement is told with what mends it, whichever half a crash has kept.
+func TestHalfOfAReplacementIsTold(t *testing.T) {
+	ca := newCA(t, "govnode")
+	old, next := issue(t, ca, Node, "n"), issue(t, ca, Node, "n")
+	for _, late := range []string{"n.crt", "n.key"} {
+		dir, was := t.TempDir(), t.TempDir()
+		cert, key, file := filepath.Join(dir, "n.crt"), filepath.Join(dir, "n.key"), filepath.Join(dir, late)
+		require.NoError(t, next.Write(cert, key, false))
+		require.NoError(t, old.Write(filepath.Join(was, "n.crt"), filepath.Join(was, "n.key"), false))
+		require.NoError(t, os.Rename(file, file+".new"))
+		require.NoError(t, os.Rename(filepath.Join(was, late), file))
+		_, err := ReadPair(cert, key)
+		require.ErrorContains(t, err, "run `mv "+file+".new "+file+"`")
+	}
 }
 
 func TestReadAuthorities(t *testing.T) {

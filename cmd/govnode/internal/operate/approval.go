@@ -97,7 +97,6 @@ func approvalShowCommand() *cobra.Command {
 		req := &govnodev1.ApprovalServiceGetRequest{Id: args[0]}
 		if wait > 0 {
 			req.Wait = durationpb.New(wait)
-			c.Timeout += wait
 		}
 		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.ApprovalServiceGetRequest) (*govnodev1.ApprovalServiceGetResponse, error) {
 			return n.Approvals.Get(ctx, req)
@@ -251,6 +250,7 @@ func approvalStandCommand() *cobra.Command {
 	var session, agent, policy, server, arguments string
 	var uses int32
 	var expiry time.Duration
+	var id remote.ID
 	return withFlags(config.Leaf(&cobra.Command{
 		Use: "stand TOOL", Short: "Let calls of a tool pass without asking about each",
 		Long: `Lets calls of a tool pass that people would be asked about: all of them, or those with
@@ -260,7 +260,7 @@ exactly these arguments. What is denied stays denied.`,
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.PutStandingRequest{
 			Tool: args[0], ServerLabel: server, ArgumentsJson: arguments, Uses: uses, Expiry: durationpb.New(expiry),
-			RequestId: remote.NewRequestID(), Client: remote.ClientName,
+			RequestId: id.Text(), Client: remote.ClientName,
 		}
 		set := 0
 		for scope, name := range map[govnodev1.StandingScope]string{
@@ -273,11 +273,14 @@ exactly these arguments. What is denied stays denied.`,
 		if set != 1 {
 			return terminal.Usagef("say whose calls it is for with one of --session, --agent and --policy")
 		}
-		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.PutStandingRequest) (*govnodev1.PutStandingResponse, error) {
+		return id.Tell(remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.PutStandingRequest) (*govnodev1.PutStandingResponse, error) {
 			return n.Approvals.PutStanding(ctx, req)
 		}, req, func(w io.Writer, answer *govnodev1.PutStandingResponse) error {
+			if answer.Standing == nil {
+				return terminal.Say(w, "done; it was used up or taken back since")
+			}
 			return printStanding(w, answer.Standing)
-		})
+		}))
 	}), func(cmd *cobra.Command) {
 		cmd.Flags().StringVar(&session, "session", "", "calls of this session")
 		cmd.Flags().StringVar(&agent, "agent", "", "calls of this agent")
@@ -286,6 +289,7 @@ exactly these arguments. What is denied stays denied.`,
 		cmd.Flags().StringVar(&arguments, "arguments", "", "JSON: with exactly these arguments; with any if not given")
 		cmd.Flags().Int32Var(&uses, "uses", 0, "how often; as often as wanted if 0")
 		cmd.Flags().DurationVar(&expiry, "for", 0, "how long, up to 720h")
+		id.Flag(cmd)
 		_ = cmd.MarkFlagRequired("for")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,9 +78,7 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 	heads := &audit.Heads{Namespaces: []string{ns}}
 	req := &govnodev1.ListChainsRequest{Namespace: ns, PageSize: 1000}
 	for {
-		res, err := remote.Call(ctx, c, func(n remote.Node, ctx context.Context, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
-			return n.Access.ListChains(ctx, req)
-		}, req)
+		res, err := chainsOf(ctx, c, req)
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +92,13 @@ func headsOf(ctx context.Context, c *config.Config) (*audit.Heads, error) {
 			return heads, nil
 		}
 	}
+}
+
+// chainsOf asks for one page of heads.
+func chainsOf(ctx context.Context, c *config.Config, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
+	return remote.Call(ctx, c, func(n remote.Node, ctx context.Context, req *govnodev1.ListChainsRequest) (*govnodev1.ListChainsResponse, error) {
+		return n.Access.ListChains(ctx, req)
+	}, req)
 }
 
 func readHeads(path string) (*audit.Heads, error) {
@@ -408,20 +414,25 @@ func auditTailCommand() *cobra.Command {
 
 // followFile tells of the whole lines of a file: of those that are there, then there
 // whether it goes on, and then of what is written.
+//
+// A file that was renamed is read for as long as it may grow. Who rotates it makes the
+// new one before the node is told, which writes to the old one until then, and to one of
+// them at a time: so the old one is complete when there is something in a newer one.
 func followFile(ctx context.Context, name string, do func(text []byte) error, there func() (more bool, err error)) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return terminal.Unusable(err)
 	}
-	var next *os.File // that has the name now, if the file was renamed
+	files := []*os.File{file} // the one that is read, and those that have had the name since
 	defer func() {
-		_ = file.Close()
-		if next != nil {
-			_ = next.Close()
+		for _, f := range files {
+			_ = f.Close()
 		}
 	}()
-	rest, first := []byte(nil), true
-	for in, beat := bufio.NewReader(file), time.NewTicker(tailEvery); ; {
+	beat := time.NewTicker(tailEvery)
+	defer beat.Stop()
+	rest, first, complete := []byte(nil), true, false
+	for in := bufio.NewReader(file); ; {
 		text, err := in.ReadBytes('\n')
 		rest = append(rest, text...)
 		if err == nil {
@@ -434,10 +445,11 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		if !errors.Is(err, io.EOF) {
 			return err
 		}
-		if next != nil { // all that came before it has been told
-			_ = file.Close()
-			file, next, rest = next, nil, rest[:0]
-			in.Reset(file)
+		if complete { // all that came before the next one has been told
+			_ = files[0].Close()
+			files, rest = files[1:], rest[:0]
+			in.Reset(files[0])
+			complete = anyBegun(files[1:])
 			continue
 		}
 		if first {
@@ -448,17 +460,41 @@ func followFile(ctx context.Context, name string, do func(text []byte) error, th
 		}
 		select {
 		case <-ctx.Done():
-			beat.Stop()
 			return nil
 		case <-beat.C:
 		}
-		was, err1 := file.Stat()
-		is, err2 := os.Stat(name)
-		if err1 == nil && err2 == nil && !os.SameFile(was, is) {
-			// The old one may have got lines since it was read, and none from now on.
-			if f, err := os.Open(name); err == nil {
-				next = f
-			}
+		if f := newer(name, files[len(files)-1]); f != nil {
+			files = append(files, f)
 		}
+		complete = anyBegun(files[1:])
 	}
+}
+
+// newer opens the file that has the name now; nil if that is still this one, or nobody
+// has it.
+func newer(name string, this *os.File) *os.File {
+	was, err := this.Stat()
+	if err != nil {
+		return nil
+	}
+	if is, err := os.Stat(name); err != nil || os.SameFile(was, is) {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil // it is gone again
+	}
+	if is, err := f.Stat(); err != nil || os.SameFile(was, is) {
+		_ = f.Close()
+		return nil
+	}
+	return f
+}
+
+// anyBegun reports whether there is something in one of the files.
+func anyBegun(files []*os.File) bool {
+	return slices.ContainsFunc(files, func(f *os.File) bool {
+		is, err := f.Stat()
+		return err == nil && is.Size() > 0
+	})
 }

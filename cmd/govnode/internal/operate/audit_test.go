@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,6 +73,57 @@ func TestFollowingLosesNothingToARotation(t *testing.T) {
 			return true, os.WriteFile(name, []byte("new\n"), 0o600)
 		}))
 		require.Equal(t, []string{"first", "last", "new"}, told)
+	})
+}
+
+// A new file that is there before the node is told to use it, as logrotate makes it, ends
+// the reading of the old one only when there is something in it.
+func TestFollowingReadsTheOldFileForAsLongAsItMayGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		name := auditLog(t, "first\n")
+		write := func(name, text string) {
+			f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+			require.NoError(t, err)
+			_, err = f.WriteString(text)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}
+		var told []string
+		ended := make(chan error, 1)
+		defer cancel()
+		go func() {
+			ended <- followFile(ctx, name, func(text []byte) error {
+				told = append(told, string(text))
+				return nil
+			}, func() (bool, error) { return true, nil })
+		}()
+		looked := func(want ...string) { // some times, and found nothing else
+			t.Helper()
+			time.Sleep(4 * tailEvery)
+			synctest.Wait()
+			require.Equal(t, want, told)
+		}
+		looked("first")
+		require.NoError(t, os.Rename(name, name+".1"))
+		write(name+".1", "no new one yet\n")
+		looked("first", "no new one yet")
+		write(name, "") // as create does
+		looked("first", "no new one yet")
+		write(name+".1", "late\n")
+		looked("first", "no new one yet", "late")
+		require.NoError(t, os.Rename(name, name+".2")) // and again, though the node was not told
+		write(name, "")
+		looked("first", "no new one yet", "late")
+		write(name+".1", "last\n")
+		write(name, "new\n")
+		looked("first", "no new one yet", "late", "last", "new")
+		write(name, "newer\n")
+		require.NoError(t, os.Rename(name, name+".3"))
+		write(name, "newest\n")
+		looked("first", "no new one yet", "late", "last", "new", "newer", "newest")
+		cancel()
+		require.NoError(t, <-ended)
 	})
 }
 

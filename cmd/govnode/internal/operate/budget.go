@@ -37,7 +37,7 @@ and period are those that it was made with.`,
 		if per != 0 {
 			req.Per = durationpb.New(per)
 		}
-		return remote.Answer(cmd, c, remote.Node.PutBudget, req, func(w io.Writer, a *govnodev1.PutBudgetResponse) error { return printBudgets(w, a.Budget) })
+		return remote.Answer(cmd, c, remote.Node.PutBudget, req, func(w io.Writer, a *govnodev1.PutBudgetResponse) error { return printLeft(w, a.Budget, printBudgets) })
 	})
 	cmd.Flags().StringVar(&amount, "amount", "", "how much may be used, a decimal")
 	cmd.Flags().StringVar(&parent, "parent", "", "the budget above it")
@@ -86,6 +86,7 @@ func budgetListCommand() *cobra.Command {
 
 func budgetAdjustCommand() *cobra.Command {
 	var by string
+	var id remote.ID
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "adjust BUDGET --by N",
 		Short: "Add to what is used of a budget and of all above it",
@@ -93,10 +94,13 @@ func budgetAdjustCommand() *cobra.Command {
 late. It may be more than is left. A number below 0 gives back.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		req := &govnodev1.AdjustBudgetRequest{Budget: args[0], By: by, RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, remote.Node.AdjustBudget, req, func(w io.Writer, a *govnodev1.AdjustBudgetResponse) error { return printBudgets(w, a.Budget) })
+		req := &govnodev1.AdjustBudgetRequest{Budget: args[0], By: by, RequestId: id.Text(), Client: remote.ClientName}
+		return id.Tell(remote.Answer(cmd, c, remote.Node.AdjustBudget, req, func(w io.Writer, a *govnodev1.AdjustBudgetResponse) error {
+			return printLeft(w, a.Budget, printBudgets)
+		}))
 	})
 	cmd.Flags().StringVar(&by, "by", "", "how much, a decimal")
+	id.Flag(cmd)
 	_ = cmd.MarkFlagRequired("by")
 	return cmd
 }

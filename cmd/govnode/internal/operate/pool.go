@@ -33,13 +33,24 @@ none is given out until there is room again.`,
 		if cmd.Flags().Changed("queue") {
 			req.QueueLimit = &queue
 		}
-		return remote.Answer(cmd, c, remote.Node.PutPool, req, func(w io.Writer, answer *govnodev1.PutPoolResponse) error { return printPools(w, answer.Pool) })
+		return remote.Answer(cmd, c, remote.Node.PutPool, req, func(w io.Writer, answer *govnodev1.PutPoolResponse) error {
+			return printLeft(w, answer.Pool, printPools)
+		})
 	})
 	cmd.Flags().Int32Var(&slots, "slots", 0, "how many slots it has")
 	cmd.Flags().Int32Var(&threshold, "backpressure", 0, "slots in use from which on callers are asked to slow down; all if 0")
 	cmd.Flags().Int32Var(&queue, "queue", 0, "how many may wait; 1024 if not given, 0 for nobody")
 	_ = cmd.MarkFlagRequired("slots")
 	return cmd
+}
+
+// printLeft prints what a change has left there. It may be gone again, as where a node
+// was asked that did not answer, and then another one.
+func printLeft[T any](w io.Writer, left *T, print func(io.Writer, ...*T) error) error {
+	if left == nil {
+		return terminal.Say(w, "done; it was deleted since")
+	}
+	return print(w, left)
 }
 
 func printPools(w io.Writer, pools ...*govnodev1.Pool) error {

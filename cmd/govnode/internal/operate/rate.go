@@ -36,7 +36,9 @@ limit. What was spent counts by the new numbers at once, as far as it is still t
 		if cmd.Flags().Changed("queue") {
 			req.QueueLimit = &queue
 		}
-		return remote.Answer(cmd, c, remote.Node.PutRate, req, func(w io.Writer, answer *govnodev1.PutRateResponse) error { return printRates(w, answer.Rate) })
+		return remote.Answer(cmd, c, remote.Node.PutRate, req, func(w io.Writer, answer *govnodev1.PutRateResponse) error {
+			return printLeft(w, answer.Rate, printRates)
+		})
 	})
 	cmd.Flags().Int32Var(&limit, "limit", 0, "how much a window admits")
 	cmd.Flags().DurationVar(&per, "per", 0, "how long a window is, 100ms..24h")
@@ -93,7 +95,8 @@ func rateDeleteCommand() *cobra.Command {
 func rateTakeCommand() *cobra.Command {
 	var cost, priority int32
 	var wait time.Duration
-	var id, client string
+	var client string
+	var id remote.ID
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "take RATE",
 		Short: "Take from a rate, or wait until it may be",
@@ -101,17 +104,13 @@ func rateTakeCommand() *cobra.Command {
 refused ends with an error that says when there is room.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		req := &govnodev1.TakeRateRequest{Rate: args[0], RequestId: id, Client: client, Cost: cost, Priority: priority}
-		if id == "" {
-			req.RequestId = remote.NewRequestID()
-		}
+		req := &govnodev1.TakeRateRequest{Rate: args[0], RequestId: id.Text(), Client: client, Cost: cost, Priority: priority}
 		if wait > 0 {
 			req.Wait = durationpb.New(wait)
-			c.Timeout += wait
 		}
 		answer, err := remote.Call(cmd.Context(), c, remote.Node.TakeRate, req)
 		if err != nil {
-			return err
+			return id.Tell(err)
 		}
 		admitted := answer.Outcome == govnodev1.Outcome_OUTCOME_ADMITTED
 		if err := remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
@@ -131,7 +130,7 @@ refused ends with an error that says when there is room.`,
 	cmd.Flags().Int32Var(&cost, "cost", 1, "how much to take")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait, up to 10m; not at all if 0")
 	cmd.Flags().Int32Var(&priority, "priority", 0, "in the queue: the highest first")
-	cmd.Flags().StringVar(&id, "id", "", "id of the request, under which it can be sent again; drawn if empty")
+	id.Flag(cmd)
 	cmd.Flags().StringVar(&client, "client", remote.ClientName, "whose request it is")
 	return cmd
 }

@@ -145,18 +145,26 @@ func snapshotRestoreCommand() *cobra.Command {
 		Short: "Replace the whole state of the cluster by that of a file",
 		Long: `Replaces the whole state of the cluster, all namespaces, by that of a file. What was
 changed since is lost. All leases and waits end, and tokens go on above all that were
-ever given out. Signals stand as they stood then, and are printed.`,
+ever given out. Signals stand as they stood then, and are printed.
+
+Where a node does not say what became of it no other one is asked, and it is not restored
+again: what was done since would be lost. The error says what to look at.`,
 		Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		snap, err := readSnapshot(args[0])
 		if err != nil {
 			return err
 		}
-		answer, err := remote.Ask(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
+		stood, known := generationOf(cmd.Context(), c)
+		answer, err := remote.AskOnce(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {
 			return sendSnapshot(ctx, r, args[0])
 		})
 		if err != nil {
-			return err
+			was := fmt.Sprintf("it was %d", stood)
+			if !known {
+				was = fmt.Sprintf("it is %d in the file", snap.Generation())
+			}
+			return remote.Advise(err, "look before you restore again, since that would take back what was done behind the first time: `govnode audit heads` prints the generation of the state, which each restore raises; %s", was)
 		}
 		signals := signalsOf(snap)
 		if c.Output == "json" {
@@ -172,6 +180,22 @@ ever given out. Signals stand as they stood then, and are printed.`,
 		}
 		return nil
 	}))
+}
+
+// restoreLook is how long a restore waits to learn at which generation the state stands.
+const restoreLook = 5 * time.Second
+
+// generationOf is that of the state, as `govnode audit heads` prints it, if the cluster
+// tells it to who asks.
+func generationOf(ctx context.Context, c *config.Config) (generation uint32, ok bool) {
+	brief := *c
+	brief.Timeout = min(c.Timeout, restoreLook)
+	ns, err := namespaceOf(ctx, &brief)
+	if err != nil {
+		return 0, false
+	}
+	res, err := chainsOf(ctx, &brief, &govnodev1.ListChainsRequest{Namespace: ns, PageSize: 1})
+	return res.GetGeneration(), err == nil
 }
 
 func sendSnapshot(ctx context.Context, r remote.Node, path string) (*govnodev1.RestoreResponse, error) {

@@ -102,6 +102,7 @@ func stateDeleteCommand() *cobra.Command {
 func stateAppendCommand() *cobra.Command {
 	var ttl time.Duration
 	var length int64
+	var id remote.ID
 	cmd := config.Leaf(&cobra.Command{
 		Use:   "append KEY ITEM... --ttl TIME",
 		Short: "Put items at the end of a list",
@@ -109,16 +110,17 @@ func stateAppendCommand() *cobra.Command {
 list has that length.`,
 		Args: terminal.Arguments(2, 257),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
-		req := &govnodev1.AppendRequest{Key: args[0], Items: args[1:], Ttl: durationpb.New(ttl), RequestId: remote.NewRequestID(), Client: remote.ClientName}
+		req := &govnodev1.AppendRequest{Key: args[0], Items: args[1:], Ttl: durationpb.New(ttl), RequestId: id.Text(), Client: remote.ClientName}
 		if cmd.Flags().Changed("if-length") {
 			req.IfLength = &length
 		}
-		return remote.Answer(cmd, c, remote.Node.Append, req, func(w io.Writer, answer *govnodev1.AppendResponse) error {
+		return id.Tell(remote.Answer(cmd, c, remote.Node.Append, req, func(w io.Writer, answer *govnodev1.AppendResponse) error {
 			return terminal.Say(w, "appended: length %d", answer.Length)
-		})
+		}))
 	})
 	cmd.Flags().DurationVar(&ttl, "ttl", 0, ttlUsage+", at most 720h")
 	cmd.Flags().Int64Var(&length, "if-length", 0, "length that the list must have, 0 for none; any if not given")
+	id.Flag(cmd)
 	_ = cmd.MarkFlagRequired("ttl")
 	return cmd
 }

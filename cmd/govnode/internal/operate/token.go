@@ -131,7 +131,8 @@ no certificate.`,
 			return n.Access.CreateToken(ctx, req)
 		}, req)
 		if err != nil {
-			return err
+			// Its secret is drawn anew each time: asked for again it would be another token.
+			return remote.Advise(err, "`govnode token revoke %s --namespace '%s'` ends it if it was made; then make another", id, req.Namespace)
 		}
 		if join {
 			text = remote.JoinToken{ID: id, Secret: secret, Authority: made.AuthoritySha256}.String()
@@ -392,11 +393,16 @@ func Logout() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if kept == "" {
-			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
+		if kept != "" {
+			if _, err := remote.Remember(c.Addr, ""); err != nil {
+				return err
+			}
 		}
-		if _, err := remote.Remember(c.Addr, ""); err != nil {
-			return err
+		switch {
+		case c.Output == "json":
+			return terminal.WriteJSON(cmd.OutOrStdout(), map[string]any{"addr": c.Addr, "forgotten": kept != ""})
+		case kept == "":
+			return terminal.Say(cmd.OutOrStdout(), "no token was kept for %s", c.Addr)
 		}
 		return terminal.Say(cmd.OutOrStdout(), "the token for %s is kept no more; it holds until it is revoked", c.Addr)
 	})

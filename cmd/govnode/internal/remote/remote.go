@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/oklog/ulid/v2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/cmd/govnode/internal/address"
 	"example.com/govnode/cmd/govnode/internal/config"
@@ -75,9 +78,14 @@ func NewNode(client *http.Client, address string) Node {
 // A Method is one of the API, such as Node.GetSession.
 type Method[Q, A any] = func(Node, context.Context, Q) (A, error)
 
-// Call sends a request as Ask does.
+// Call sends a request as Ask does. One that says how long a node may keep it waiting
+// leaves every node that time, beside what there is for an answer.
 func Call[Q, A any](ctx context.Context, c *config.Config, method Method[Q, A], req Q) (A, error) {
-	return Ask(ctx, c, func(ctx context.Context, r Node) (A, error) { return method(r, ctx, req) })
+	how := asking{final: IsAnswer}
+	if w, ok := any(req).(interface{ GetWait() *durationpb.Duration }); ok {
+		how.wait = w.GetWait().AsDuration()
+	}
+	return ask(ctx, c, how, func(ctx context.Context, r Node) (A, error) { return method(r, ctx, req) })
 }
 
 // Ask sends a request to the first node that takes it. A node that is not
@@ -89,27 +97,93 @@ func Ask[T any](ctx context.Context, c *config.Config, send func(context.Context
 
 // AskUntil is Ask where it is final that says whether an error ends the asking.
 func AskUntil[T any](ctx context.Context, c *config.Config, final func(error) bool, send func(context.Context, Node) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	return ask(ctx, c, asking{final: final}, send)
+}
+
+// AskOnce is Ask for what carries no id and must not happen twice: no other node is asked
+// where one may have done it. So that one has all the time there is.
+func AskOnce[T any](ctx context.Context, c *config.Config, send func(context.Context, Node) (T, error)) (T, error) {
+	return ask(ctx, c, asking{final: IsAnswer, once: true}, send)
+}
+
+// An asking is how several nodes are asked for one thing.
+type asking struct {
+	final func(error) bool // whether an error ends it
+	wait  time.Duration    // how long a node may keep it waiting
+	once  bool             // it must not be done twice
+}
+
+// share is how long a node may say nothing, of what is left for so many: one that hangs
+// leaves the others their time.
+func (a *asking) share(left time.Duration, nodes int) time.Duration {
+	if nodes == 1 || a.once {
+		return left
+	}
+	wait := min(a.wait, left)
+	return wait + (left-wait)/time.Duration(nodes)
+}
+
+// ask asks one node after the other.
+func ask[T any](ctx context.Context, c *config.Config, how asking, send func(context.Context, Node) (T, error)) (none T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout+how.wait)
 	defer cancel()
 	client, err := NewClient(c)
 	if err != nil {
-		var none T
 		return none, err
 	}
 	defer client.CloseIdleConnections()
+	addresses := Addresses(c)
 	var errs []error
-	for _, address := range Addresses(c) {
-		answer, err := send(ctx, NewNode(client, address))
+	open := false // whether one of them may have done it
+	for i, address := range addresses {
+		end, _ := ctx.Deadline()
+		answer, sent, err := heard(ctx, how.share(time.Until(end), len(addresses)-i), func(ctx context.Context) (T, error) {
+			return send(ctx, NewNode(client, address))
+		})
 		if err == nil {
 			return answer, nil
 		}
+		open = open || sent && mayBeDone(address, err)
 		errs = append(errs, Explain(address, err))
-		if ctx.Err() != nil || final(err) {
+		if ctx.Err() != nil || how.final(err) || how.once && open {
 			break
 		}
 	}
-	var none T
+	if open {
+		return none, &Unknown{errors.Join(errs...), "ask again"}
+	}
 	return none, errors.Join(errs...)
+}
+
+var (
+	// errSilent says that a node has said nothing for as long as it may.
+	errSilent = fmt.Errorf("no word of an answer: %w", context.DeadlineExceeded)
+	// errUnreached says that there was no connection by then.
+	errUnreached = errors.New("no connection in time")
+)
+
+// heard sends, and gives a node up that says nothing for so long. One whose answer has
+// begun has all the time that there is: a snapshot comes in pieces. It reports whether
+// something can have been sent.
+func heard[T any](ctx context.Context, patience time.Duration, send func(context.Context) (T, error)) (answer T, sent bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer silent.Stop()
+	var connected atomic.Bool
+	answer, err = send(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotFirstResponseByte: func() { silent.Stop() },
+	}))
+	sent = connected.Load()
+	switch late := ctx.Err() != nil; {
+	case err == nil:
+	case late && !sent && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		err = errUnreached
+	case errors.Is(context.Cause(ctx), errSilent):
+		err = errSilent
+	}
+	return answer, sent, err
 }
 
 // Addresses are the nodes that a command asks, as its settings name them: with
@@ -199,6 +273,8 @@ func Explain(address string, err error) error {
 		return secured
 	}
 	switch {
+	case errors.Is(err, errUnreached):
+		return fmt.Errorf("cannot reach %s in time: give it longer with --timeout, or name another node with --addr", address)
 	case errors.As(err, &dial) && dial.Net == "unix":
 		return fmt.Errorf("no node listens on the socket %s: %w: it is in the data folder of a node that runs with --auth tokens, and open to its own user", dial.Addr, dial.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -206,19 +282,28 @@ func Explain(address string, err error) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return fmt.Errorf("cannot reach %s: %w: name another node with --addr", address, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded) || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr. It is not known whether a change was made; ask again", address)
+		return fmt.Errorf("%s did not answer in time: give it longer with --timeout, or name another node with --addr", address)
 	case errors.As(err, &refused) && !connect.IsWireError(err) && strings.HasPrefix(address, "https://"):
 		// Who is refused for his certificate has made his part of the handshake by
 		// then, and his request may meet the end of the connection before the reason.
-		return fmt.Errorf("lost %s before it answered: %w: it may want a certificate of its cluster, give one with --tls-cert and --tls-key. Else it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+		return fmt.Errorf("lost %s before it answered: %w: it may want a certificate of its cluster, give one with --tls-cert and --tls-key. Else name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && !connect.IsWireError(err):
-		return fmt.Errorf("lost %s before it answered: %w: it is not known whether a change was made; ask again, or name another node with --addr", address, refused.Unwrap())
+		return fmt.Errorf("lost %s before it answered: %w: name another node with --addr", address, refused.Unwrap())
 	case errors.As(err, &refused) && refused.Code() == connect.CodeUnauthenticated:
 		return fmt.Errorf("%s: log in with `govnode login`, or set GOVNODE_TOKEN; the first token of a cluster is made with `govnode token create --socket DATA/govnode.sock`", refused.Message())
 	case errors.As(err, &refused):
-		return fmt.Errorf("%s (%s)", refused.Message(), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
+		return fmt.Errorf("%s (%s)", saidBy(refused), strings.Join(append([]string{refused.Code().String()}, reasons(refused)...), ", "))
 	}
 	return err
+}
+
+// saidBy is what a node says in an error, without its advice for those who choose their
+// ids themselves: how somebody at a command line asks again is said with the outcome.
+func saidBy(err *connect.Error) string {
+	if slices.Contains(reasons(err), reasonOutcomeUnknown) {
+		return strings.TrimPrefix(strings.Replace(err.Message(), "; send it again with the same id", "", 1), "it is not known whether this was applied: ")
+	}
+	return strings.Replace(err.Message(), "send it again with the same id", "ask again", 1)
 }
 
 // explainTLS is Explain for what certificates and the lack of them lead to, nil if
@@ -260,6 +345,3 @@ func reasons(err *connect.Error) []string {
 	}
 	return list
 }
-
-// NewRequestID draws the id of one change.
-func NewRequestID() string { return ulid.Make().String() }
