@@ -331,6 +331,7 @@ func readsWriteNothing(t *testing.T, r *Store, all []*server) {
 		found, err := v.Find(session.Prefix(session.KindPool, ns), "", 10, nil)
 		require.NoError(t, err)
 		require.Empty(t, found)
+		_ = r.DataID(ns)
 	}
 	r.mu.Lock()
 	places := len(r.places)
