@@ -300,6 +300,7 @@ func TestRedisReadsWriteNothing(t *testing.T) {
 }
 
 func TestRedisClusterReadsWriteNothing(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	readsWriteNothing(t, openCluster(t, all, "one"), all)
 }

@@ -412,6 +412,7 @@ func TestRedisBegunAnewIsNoticed(t *testing.T) {
 // A member of a Redis Cluster has lost a namespace while no node ran. The list of
 // namespaces lies on another, and says that there was one.
 func TestRedisClusterNamespaceIsGone(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	quarantine := func(c *Config) { c.Quarantine = 3 * time.Second }
 	r := openCluster(t, all, "before", quarantine)
