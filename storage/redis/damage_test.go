@@ -99,7 +99,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			at.set(10 * time.Minute)
 			r.settle(r.domain(""))
 			require.Equal(t, []string{"good", "last"}, counters(t, r, testNS), "housekeeping has removed the short one")
-			require.Zero(t, s.do("ZCOUNT", "{gov}:due", "-inf", wire.ScoreReached(10*time.Minute)))
+			require.Zero(t, s.do("ZCOUNT", "{gov}:due", 0, wire.ScoreReached(10*time.Minute)))
 			var snapshot bytes.Buffer
 			require.NoError(t, r.Save(t.Context(), &snapshot))
 			m := storage.NewMemory(nil)
@@ -169,7 +169,7 @@ func TestRedisDueIsPutRight(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
-		return s.do("ZCOUNT", "{gov}:due", "-inf", "0") == int64(0)
+		return s.do("ZCOUNT", "{gov}:due", 0, 0) == int64(0)
 	}, 30*time.Second, time.Millisecond)
 	sound(t, s, r)
 }
@@ -251,12 +251,12 @@ func TestRedisSettlesAll(t *testing.T) {
 	for j := 0; j < each; j += 100 {
 		s.do("SET", fmt.Sprintf("{gov:ns0}:r:kns0/k%d", j), "garbage")
 	}
-	require.EqualValues(t, spaces*each, s.do("ZCARD", "{gov}:due"))
+	require.EqualValues(t, spaces*each, s.do("ZCOUNT", "{gov}:due", 0, "+inf"))
 	at.set(time.Minute)
 	// The node may be at it already.
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
-		return s.do("ZCARD", "{gov}:due") == int64(0)
+		return s.do("ZCOUNT", "{gov}:due", 0, "+inf") == int64(0)
 	}, 2*time.Minute, time.Millisecond)
 	require.Empty(t, counters(t, r, "ns1"))
 	all, err := r.Asides(t.Context())

@@ -144,6 +144,9 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 			if f.epoch == nil { // nor a clock that is worth anything
 				p.Set(ctx, d.key("clock"), fmt.Sprint(wire.ClockText(max(now, f.clock)), " ", max(f.seq, know.swaps)), 0)
 			}
+			if f.epoch == nil && v.why == "" {
+				p.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark})
+			}
 			if v.why != "" {
 				p.Del(ctx, d.key("marks"))
 			}

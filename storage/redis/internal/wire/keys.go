@@ -15,7 +15,7 @@ import (
 //	{gov}:epoch               whose data this is; see epoch
 //	{gov}:clock               log time in nanoseconds, and the number of swaps
 //	{gov}:frozen              there while a snapshot is saved
-//	{gov}:due                 sorted set: records by when they have something to settle
+//	{gov}:due                 sorted set: records by when they have something to settle, and "!"
 //	{gov}:marks               sorted set: how far each node has seen this data; see epoch
 //	{gov}:aside               sorted set: records that were set aside; see AsideMark
 //	{gov:NS}:x:KIND           sorted set: names of all records of a kind

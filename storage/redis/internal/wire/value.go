@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"strconv"
 	"time"
 
@@ -128,3 +129,13 @@ func ParseClock(v any) (at time.Duration, seq uint64, err error) {
 func ScoreReached(now time.Duration) string {
 	return strconv.FormatInt(int64(now/time.Millisecond), 10)
 }
+
+// DueMark is the first among what is due while all that is due stands there. It goes
+// with the list if that is evicted, and stands last while the list is made anew.
+const DueMark = "!"
+
+// Where DueMark stands.
+var (
+	DueWhole  = math.Inf(-1)
+	DueBroken = float64(1 << 52)
+)
