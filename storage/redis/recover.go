@@ -55,14 +55,20 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	if err := r.relist(ctx, d); err != nil {
 		return err
 	}
-	was := map[session.Key]wire.Entry{}
+	was, aside := map[session.Key]wire.Entry{}, map[session.Key]bool{}
 	state := session.New()
 	err := r.readAll(ctx, "", map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
-		switch whole(r.place(k.Namespace()), k, &x); {
+		p := r.place(k.Namespace())
+		switch whole(p, k, &x); {
 		case x.Bad != nil && errors.Is(x.Bad.Err, wire.ErrPartGone):
 			x.Record, x.Bad = withoutIDs(x.Record), nil
 		case x.Bad != nil:
-			return nil // it is set aside, and stays so
+			// It stays set aside, as of before the generation that begins.
+			if !r.setAside(p, e, k, x.Bad) {
+				return x.Bad
+			}
+			aside[k] = true
+			return nil
 		}
 		was[k] = x
 		if x.Record != nil { // else it is listed, and gone
@@ -79,7 +85,7 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	for k := range was {
 		before[k] = state.Stored(k)
 	}
-	endAll(state, was)
+	endAll(state, was, aside)
 	if err := r.standAgain(ctx, d, maps.All(was)); err != nil {
 		return err
 	}
@@ -255,8 +261,8 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 }
 
 // endAll ends leases and waits, closes sessions, and forgets all ids with a
-// time. What is remembered of others stays.
-func endAll(state *session.State, was map[session.Key]wire.Entry) {
+// time. What is remembered of others stays. What is set aside is left alone.
+func endAll(state *session.State, was map[session.Key]wire.Entry, aside map[session.Key]bool) {
 	now := state.Now()
 	state.ApplyAll(now, []session.Command{&session.Restore{}})
 	forgot := uint64(max(time.Now().UnixMilli(), 0))
@@ -276,6 +282,9 @@ func endAll(state *session.State, was map[session.Key]wire.Entry) {
 	}
 	for ns := range namespaces {
 		k := session.NamespaceKey(ns)
+		if aside[k] {
+			continue
+		}
 		n, _ := state.Stored(k).(*session.Namespace)
 		next := session.Namespace{}
 		if n != nil {

@@ -63,7 +63,7 @@ func sumOf(k session.Key, b []byte) uint32 {
 func DecodeValue(k session.Key, v string) (e Entry, err error) {
 	b := []byte(v)
 	e = Entry{Stamp: Stamp(b[:min(len(b), StampLen)]), Size: len(v), Value: len(v)}
-	if IsAside(v) {
+	if _, yes := IsAside(v); yes {
 		return e, ErrAside
 	}
 	if len(b) < HeadAt {
