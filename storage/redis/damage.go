@@ -98,7 +98,9 @@ type Aside struct {
 func (r *Store) Asides(ctx context.Context) (all []Aside, err error) {
 	defer func() { err = storage.Unread(err) }()
 	if r.clustered() {
-		r.discover(ctx)
+		if err := r.discover(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, d := range r.allDomains() {
 		names, err := r.client.ZRange(ctx, d.key("aside"), 0, -1).Result()

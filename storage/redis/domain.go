@@ -172,7 +172,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 // be asked. One that begins takes it for its own: snapshots and views have one time
 // for all, and at that of the oldest what a younger one has would have run out.
 func (r *Store) othersTime(ctx context.Context) (at time.Duration) {
-	r.discover(ctx)
+	_ = r.discover(ctx) // those that can be asked
 	all := r.allDomains()
 	clocks := make([]*redis.StringCmd, len(all))
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
