@@ -38,7 +38,9 @@ type Store interface {
 	// a *Failure.
 	Restore(ctx context.Context, r io.Reader) error
 	// DataID names the data of a namespace: all nodes that work on it say the
-	// same, and those of other data something else.
+	// same, and those of other data something else. It is known at a node once
+	// that has answered a command of the namespace, or has found something
+	// there, and stays known; before it may be empty. To ask for it makes nothing.
 	DataID(ns string) string
 	Close() error
 }

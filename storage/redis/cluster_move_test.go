@@ -73,6 +73,7 @@ func refusals(t *testing.T, registry *prometheus.Registry) float64 {
 // one free unit. Half-way nothing is served; then nodes go on by themselves, with
 // what was there: nothing is lost, so nothing is in quarantine.
 func TestRedisClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	f := &fleet{t: t}
 	var registries []*prometheus.Registry
@@ -81,7 +82,7 @@ func TestRedisClusterSlotMoves(t *testing.T) {
 		registries = append(registries, registry)
 		f.nodes = append(f.nodes, openCluster(t, all, fmt.Sprint("n", i), func(c *Config) { c.Registry = registry }))
 	}
-	const moves, every = 6, 20
+	moves, every := rounds(3, 6), 20
 	var moving sync.WaitGroup
 	f.fire(moves*every, 24, func(round int) {
 		if round%every != every/2 {
@@ -112,6 +113,7 @@ func TestRedisClusterSlotMoves(t *testing.T) {
 // However often the slot has moved, nodes take turns as they did before: each
 // comes to listen where the swaps of the others call it.
 func TestRedisClusterTurnsAfterSlotMoved(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	f := &fleet{t: t}
 	for i := range 3 {
@@ -146,15 +148,16 @@ func TestRedisClusterTurnsAfterSlotMoved(t *testing.T) {
 		t.Logf("%s: %d of %d rounds were lost", name, lost, rounds)
 		return float64(lost) / float64(rounds)
 	}
+	const most = 0.2 // beside much else some are; of nodes that hear nothing three in five
 	key := "{gov:" + testNS + "}"
 	listen(serves(t, all, key))
-	require.Less(t, part("before"), 0.05)
-	for range 4 {
+	require.Less(t, part("before"), most)
+	for range rounds(2, 4) {
 		m := beginMove(t, all, key)
 		m.end()
 		listen(m.to)
 	}
-	require.Less(t, part("after"), 0.05, "turns are not heard of")
+	require.Less(t, part("after"), most, "turns are not heard of")
 	require.EqualValues(t, want, counted(t, f.node(0)))
 }
 
@@ -162,9 +165,9 @@ func TestRedisClusterTurnsAfterSlotMoved(t *testing.T) {
 // ends in a burst, of which its replica has heard nothing. It returns how many
 // leases overlap: what the old primary had granted, and what the nodes grant
 // before one of those has run out.
-func staleCluster(t *testing.T, quarantine time.Duration) (granted, overlap int) {
-	const slots, callers, ttl = 4, 16, 8 * time.Second
-	all := startCluster(t)
+func staleCluster(t *testing.T, quarantine, ttl time.Duration) (granted, overlap int) {
+	const slots, callers = 4, 16
+	all := startClusterWithReplicas(t)
 	f := &fleet{t: t}
 	for i := range 2 {
 		f.nodes = append(f.nodes, openCluster(t, all, fmt.Sprint("n", i), func(c *Config) { c.Quarantine = quarantine }))
@@ -178,7 +181,7 @@ func staleCluster(t *testing.T, quarantine time.Duration) (granted, overlap int)
 			require.Eventually(t, func() bool {
 				return parseInfo(s.do("INFO", "replication").(string))["master_link_status"] == "up" && s.client.Do(t.Context(), "READONLY").Err() == nil &&
 					s.do("CLUSTER", "COUNTKEYSINSLOT", s.do("CLUSTER", "KEYSLOT", "{gov:"+testNS+"}")).(int64) > 4
-			}, 10*time.Second, 5*time.Millisecond, "the replica does not follow")
+			}, time.Minute, 5*time.Millisecond, "the replica does not follow")
 			s.do("CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing") // it does not get in again
 		}
 	}
@@ -222,12 +225,15 @@ func staleCluster(t *testing.T, quarantine time.Duration) (granted, overlap int)
 // What was granted in a burst is lost with the primary, and the replica that is
 // promoted knows nothing of it: with quarantine the limit holds all the same.
 func TestRedisClusterStaleReplicaInABurst(t *testing.T) {
-	_, overlap := staleCluster(t, 8*time.Second)
+	t.Parallel()
+	_, overlap := staleCluster(t, 6*time.Second, 6*time.Second)
 	require.Zero(t, overlap, "the limit was exceeded")
 }
 
-// The control: without quarantine all slots are given out twice.
+// The control: without quarantine all slots are given out twice, long before the
+// leases from before run out.
 func TestRedisClusterStaleReplicaWithoutQuarantine(t *testing.T) {
-	granted, overlap := staleCluster(t, -1)
+	t.Parallel()
+	granted, overlap := staleCluster(t, -1, time.Hour)
 	require.Equal(t, granted, overlap, "the limit should have been exceeded")
 }

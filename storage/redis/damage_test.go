@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -99,7 +100,7 @@ func TestRedisDamagedRecord(t *testing.T) {
 			at.set(10 * time.Minute)
 			r.settle(r.domain(""))
 			require.Equal(t, []string{"good", "last"}, counters(t, r, testNS), "housekeeping has removed the short one")
-			require.Zero(t, s.do("ZCOUNT", "{gov}:due", "-inf", wire.ScoreReached(10*time.Minute)))
+			require.Zero(t, s.do("ZCOUNT", "{gov}:due", 0, wire.ScoreReached(10*time.Minute)))
 			var snapshot bytes.Buffer
 			require.NoError(t, r.Save(t.Context(), &snapshot))
 			m := storage.NewMemory(nil)
@@ -169,7 +170,7 @@ func TestRedisDueIsPutRight(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
-		return s.do("ZCOUNT", "{gov}:due", "-inf", "0") == int64(0)
+		return s.do("ZCOUNT", "{gov}:due", 0, 0) == int64(0)
 	}, 30*time.Second, time.Millisecond)
 	sound(t, s, r)
 }
@@ -251,12 +252,12 @@ func TestRedisSettlesAll(t *testing.T) {
 	for j := 0; j < each; j += 100 {
 		s.do("SET", fmt.Sprintf("{gov:ns0}:r:kns0/k%d", j), "garbage")
 	}
-	require.EqualValues(t, spaces*each, s.do("ZCARD", "{gov}:due"))
+	require.EqualValues(t, spaces*each, s.do("ZCOUNT", "{gov}:due", 0, "+inf"))
 	at.set(time.Minute)
 	// The node may be at it already.
 	require.Eventually(t, func() bool {
 		r.settle(r.domain(""))
-		return s.do("ZCARD", "{gov}:due") == int64(0)
+		return s.do("ZCOUNT", "{gov}:due", 0, "+inf") == int64(0)
 	}, 2*time.Minute, time.Millisecond)
 	require.Empty(t, counters(t, r, "ns1"))
 	all, err := r.Asides(t.Context())
@@ -300,6 +301,7 @@ func TestRedisReadsWriteNothing(t *testing.T) {
 }
 
 func TestRedisClusterReadsWriteNothing(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	readsWriteNothing(t, openCluster(t, all, "one"), all)
 }
@@ -331,6 +333,7 @@ func readsWriteNothing(t *testing.T, r *Store, all []*server) {
 		found, err := v.Find(session.Prefix(session.KindPool, ns), "", 10, nil)
 		require.NoError(t, err)
 		require.Empty(t, found)
+		_ = r.DataID(ns)
 	}
 	r.mu.Lock()
 	places := len(r.places)
@@ -343,4 +346,261 @@ func readsWriteNothing(t *testing.T, r *Store, all []*server) {
 	f, err := r.Get(t.Context(), session.CounterKey("somebody", "k"), storage.Latest)
 	require.NoError(t, err)
 	require.NotNil(t, f.Record)
+}
+
+// keepGood sets a record aside, and puts what it was before it was damaged in the
+// place of what is kept of it.
+func keepGood(t *testing.T, s *server, r *Store, k session.Key) {
+	t.Helper()
+	p := r.place(k.Namespace())
+	good := s.do("DUMP", p.Record(k))
+	flip(s, p.Record(k), wire.HeadAt+5)
+	_, err := r.Get(t.Context(), k, storage.Latest)
+	require.ErrorContains(t, err, p.Record(k))
+	s.do("DEL", p.Aside(k))
+	s.do("RESTORE", p.Aside(k), 0, good)
+}
+
+// What was damaged when a quarantine ended comes back with all that this has ended,
+// whether it was set aside before or is found only afterwards.
+func TestRedisBroughtBackAfterQuarantine(t *testing.T) {
+	t.Parallel()
+	const old = "01JE0000000000000000000000"
+	acquire := func(slot string) *session.Acquire {
+		return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "a", Weight: 1, TTL: time.Hour}
+	}
+	begin := func(call string) *session.Begin {
+		return &session.Begin{NS: testNS, Session: "s", Call: call, Digest: session.Digest{2}, Verdict: session.Verdict{Allow: true},
+			Pools: []session.Want{{Pool: "policy/p2", Weight: 1}}, TTL: time.Hour, Tool: "t"}
+	}
+	for name, c := range map[string]struct {
+		key session.Key
+		is  func(t *testing.T, r *Store, found session.Record, held session.Result)
+	}{
+		"a session": {session.SessionKey(testNS, "s"), func(t *testing.T, r *Store, found session.Record, _ session.Result) {
+			x := found.(*session.Session)
+			require.Equal(t, session.PhaseClosed, x.Phase)
+			require.Empty(t, x.Open)
+			require.Equal(t, session.SessionClosed, one(t, r, begin("next")).Code)
+		}},
+		"a pool": {session.PoolKey(testNS, "a"), func(t *testing.T, r *Store, found session.Record, held session.Result) {
+			require.Empty(t, found.(*session.Pool).Leases)
+			next := one(t, r, acquire("next"))
+			require.Equal(t, session.Admitted, next.Code)
+			require.Greater(t, next.Grants[0].Token, held.Grants[0].Token)
+			require.EqualValues(t, r.domain("").current().generation, next.Grants[0].Token>>40)
+		}},
+		"a client": {session.ClientKey(testNS, "w"), func(t *testing.T, r *Store, found session.Record, _ session.Result) {
+			require.Empty(t, found.(*session.Client).Open)
+			require.Equal(t, session.LeaseLost, one(t, r, acquire("held")).Code)
+			require.True(t, one(t, r, count("w", old)).Repeat)
+			require.Equal(t, session.StaleID, one(t, r, count("w", "01JD0000000000000000000000")).Code, "it may have been forgotten")
+		}},
+		"what a namespace has forgotten": {session.NamespaceKey(testNS), func(t *testing.T, r *Store, found session.Record, _ session.Result) {
+			x := found.(*session.Namespace)
+			require.Positive(t, x.ForgotSessions)
+			require.Positive(t, x.ForgotClients)
+			require.EqualValues(t, r.domain("").current().generation, x.TokenFloor>>40)
+		}},
+	} {
+		for when, before := range map[string]bool{"set aside before": true, "found afterwards": false} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				t.Parallel()
+				s := startRedis(t)
+				quick := func(c *Config) { c.Quarantine = -1 }
+				r := s.open("one", quick)
+				setup(t, r)
+				require.Equal(t, session.Done, one(t, r, &session.Open{NS: testNS, Session: "s", Agent: "a", Digest: session.Digest{2}, IdleTTL: time.Hour}).Code)
+				require.Equal(t, session.Admitted, one(t, r, begin("c")).Code)
+				require.False(t, one(t, r, count("w", old)).Repeat)
+				require.Equal(t, session.Done, one(t, r, &session.DeletePool{NS: testNS, Pool: "c", By: session.Maker{Client: "t", Request: "delete"}}).Code)
+				held := one(t, r, acquire("held"))
+				require.Equal(t, session.Admitted, held.Code)
+				p := r.place(testNS)
+				good := s.do("DUMP", p.Record(c.key))
+				flip(s, p.Record(c.key), wire.HeadAt+5)
+				if before {
+					_, err := r.Get(t.Context(), c.key, storage.Latest)
+					require.ErrorContains(t, err, "cannot be read")
+				}
+				s.do("DEL", "{gov}:epoch")
+				require.Eventually(t, func() bool {
+					e := r.domain("").current()
+					return e.generation > 0 && e.state == epochOpen
+				}, time.Minute, time.Millisecond, "the quarantine does not end")
+				_, err := r.Get(t.Context(), c.key, storage.Latest)
+				require.ErrorContains(t, err, "set aside")
+				s.do("DEL", p.Aside(c.key))
+				s.do("RESTORE", p.Aside(c.key), 0, good)
+				require.NoError(t, r.BringBack(t.Context(), c.key))
+				found, err := r.Get(t.Context(), c.key, storage.Latest)
+				require.NoError(t, err)
+				c.is(t, r, found.Record, held)
+				sound(t, s, r)
+			})
+		}
+	}
+}
+
+// Of two who decide at once what becomes of a record that is set aside, one does, and
+// the other is told so, whichever step of the one the other comes before.
+func TestRedisDropBesideBringBack(t *testing.T) {
+	t.Parallel()
+	type decide func(r *Store, ctx context.Context, k session.Key) error
+	back, drop := decide((*Store).BringBack), decide((*Store).Drop)
+	for name, c := range map[string]struct {
+		make          func(name string) (session.Command, session.Key)
+		first, second decide
+	}{
+		"a counter is dropped while it is brought back": {aCounter, back, drop},
+		"a counter is brought back while it is dropped": {aCounter, drop, back},
+		"a pool is dropped while it is brought back":    {aPool, back, drop},
+		"a pool is brought back while it is dropped":    {aPool, drop, back},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			quick := func(c *Config) { c.Quarantine = -1 }
+			r, other := s.open("one", quick), s.open("two", quick)
+			for n := 0; ; n++ {
+				cmd, k := c.make(fmt.Sprint(n))
+				require.Equal(t, session.Done, (&fleet{t: t, nodes: []*Store{r}}).must(0, cmd).Code)
+				keepGood(t, s, r, k)
+				id := r.domain("").current().id
+				left, came := n, false
+				var second error
+				ctx := watched(t, r, func(redis.Cmder) {
+					if left == 0 {
+						came, second = true, c.second(other, t.Context(), k)
+					}
+					left--
+				}, nil)
+				first := c.first(r, ctx, k)
+				if !came {
+					require.NoError(t, first)
+					require.Positive(t, n)
+					break
+				}
+				require.True(t, (first == nil) != (second == nil), "before step %d: %v, %v", n, first, second)
+				for _, err := range []error{first, second} {
+					if err != nil {
+						require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
+					}
+				}
+				isBack := (first == nil) == (strings.HasSuffix(name, "while it is brought back"))
+				var found storage.Found
+				require.Eventually(t, func() (ok bool) {
+					var err error
+					found, err = other.Get(t.Context(), k, storage.Latest)
+					return err == nil
+				}, time.Minute, time.Millisecond)
+				require.Equal(t, isBack, found.Record != nil)
+				if isBack {
+					require.Equal(t, id, other.domain("").current().id, "a quarantine")
+				}
+				asides, err := other.Asides(t.Context())
+				require.NoError(t, err)
+				require.Empty(t, asides)
+				require.Zero(t, s.do("EXISTS", r.place(testNS).Aside(k)))
+				ready(t, r)
+			}
+			sound(t, s, r)
+		})
+	}
+}
+
+func aCounter(name string) (session.Command, session.Key) {
+	return set(testNS, name, time.Hour), session.CounterKey(testNS, name)
+}
+
+func aPool(name string) (session.Command, session.Key) {
+	return &session.PutPool{NS: testNS, Pool: name, Slots: 1, By: session.Maker{Client: "t", Request: "put" + name}}, session.PoolKey(testNS, name)
+}
+
+// A record is damaged again the moment it was brought back: what is kept of it then
+// is not thrown away with what was kept before.
+func TestRedisDamagedAgainWhileBroughtBack(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r, other := s.open("one"), s.open("two")
+	cmd, k := aCounter("k")
+	one(t, r, cmd)
+	keepGood(t, s, r, k)
+	p := r.place(testNS)
+	again := ""
+	ctx := watched(t, r, nil, func(redis.Cmder) {
+		if again != "" || isAside(s.do("GET", p.Record(k)).(string)) {
+			return
+		}
+		again = "garbage"
+		s.do("SET", p.Record(k), again)
+		_, err := other.Get(context.Background(), k, storage.Latest)
+		require.Error(t, err)
+	})
+	require.NoError(t, r.BringBack(ctx, k))
+	require.NotEmpty(t, again)
+	require.Equal(t, again, s.do("GET", p.Aside(k)))
+	asides, err := r.Asides(t.Context())
+	require.NoError(t, err)
+	require.Len(t, asides, 1)
+}
+
+func isAside(v string) bool { _, yes := wire.IsAside(v); return yes }
+
+// Nothing that is kept is written over: neither if the mark in the place of the record
+// is damaged itself, nor if somebody has put something there that is.
+func TestRedisAsideKeepsAll(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	cmd, k := aCounter("k")
+	one(t, r, cmd)
+	p := r.place(testNS)
+	good := s.do("DUMP", p.Record(k))
+	flip(s, p.Record(k), wire.HeadAt+5)
+	var kept []string
+	look := func() {
+		t.Helper()
+		kept = append(kept, s.do("GET", p.Record(k)).(string))
+		_, err := r.Get(t.Context(), k, storage.Latest)
+		require.ErrorContains(t, err, p.Record(k))
+	}
+	keys := p.Asides(k)
+	all := func() (all []string) {
+		for _, key := range keys {
+			if v, ok := s.do("GETRANGE", key, 0, -1).(string); ok && v != "" {
+				all = append(all, v)
+			}
+		}
+		return all
+	}
+	look()
+	require.Equal(t, kept, all())
+	flip(s, p.Record(k), wire.StampLen+1) // of the mark
+	look()
+	require.ElementsMatch(t, kept, all())
+	require.Equal(t, kept[1], s.do("GET", keys[0]), "what stood there last is where it is looked for")
+	for i := 2; i < len(keys); i++ {
+		s.do("SET", p.Record(k), fmt.Sprint("garbage", i))
+		look()
+		require.ElementsMatch(t, kept, all())
+	}
+	s.do("SET", p.Record(k), "there is no place for this one")
+	look()
+	require.ElementsMatch(t, kept[:len(kept)-1], all())
+	require.Equal(t, "there is no place for this one", s.do("GET", p.Record(k)), "it stays where it is")
+	asides, err := r.Asides(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []Aside{{k, keys[0]}}, asides)
+
+	// Once it is decided, nothing is kept.
+	s.do("DEL", keys[3])
+	_, err = r.Get(t.Context(), k, storage.Latest)
+	require.Error(t, err)
+	s.do("DEL", keys[0])
+	s.do("RESTORE", keys[0], 0, good)
+	require.NoError(t, r.BringBack(t.Context(), k))
+	require.Empty(t, all())
+	require.EqualValues(t, 7, valueOf(t, r, "k"))
+	sound(t, s, r)
 }

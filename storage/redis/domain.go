@@ -23,9 +23,9 @@ type domain struct {
 
 	gate atomic.Pointer[gate]
 
-	mu         sync.Mutex // one looks at a time
-	known      *epoch     // that was found last
-	blind      bool       // the last look failed
+	mu         sync.Mutex            // one looks at a time
+	known      atomic.Pointer[epoch] // that was found last; nil: none so far
+	blind      bool                  // the last look failed
 	beating    atomic.Bool
 	settling   atomic.Bool
 	asides     atomic.Int64 // records that are set aside
@@ -117,12 +117,12 @@ func (d *domain) inspect(ctx context.Context, seen *gate) error {
 // rule decides with the epoch watched, so that two nodes do not write two.
 func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	// What is known is taken before the look: others go on meanwhile.
-	know := knowledge{d.known, d.clock.swaps(), d.clock.marked()}
+	know := knowledge{d.known.Load(), d.clock.swaps(), d.clock.marked()}
 	f, err := d.look(ctx, tx)
 	if err != nil {
 		return err
 	}
-	if d.r.clustered() && f.epoch == nil && d.known == nil && !f.other {
+	if d.r.clustered() && f.epoch == nil && know.epoch == nil && !f.other {
 		// A namespace is listed once it has an epoch, and the list may lie on
 		// another primary than what is lost.
 		if f.other, err = d.r.client.SIsMember(ctx, d.r.keys.Namespaces(), d.ns).Result(); err != nil {
@@ -130,7 +130,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 		}
 	}
 	now, _ := d.clock.now()
-	if d.r.clustered() && f.epoch == nil && d.known == nil {
+	if d.r.clustered() && f.epoch == nil && know.epoch == nil {
 		now = max(now, d.r.othersTime(ctx))
 	}
 	v := judge(f, know, now, d.r.cfg.Quarantine)
@@ -143,6 +143,9 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 			p.Set(ctx, d.key("epoch"), v.epoch.text, 0)
 			if f.epoch == nil { // nor a clock that is worth anything
 				p.Set(ctx, d.key("clock"), fmt.Sprint(wire.ClockText(max(now, f.clock)), " ", max(f.seq, know.swaps)), 0)
+			}
+			if f.epoch == nil && v.why == "" {
+				p.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark})
 			}
 			if v.why != "" {
 				p.Del(ctx, d.key("marks"))
@@ -169,7 +172,7 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 // be asked. One that begins takes it for its own: snapshots and views have one time
 // for all, and at that of the oldest what a younger one has would have run out.
 func (r *Store) othersTime(ctx context.Context) (at time.Duration) {
-	r.discover(ctx)
+	_ = r.discover(ctx) // those that can be asked
 	all := r.allDomains()
 	clocks := make([]*redis.StringCmd, len(all))
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -191,15 +194,16 @@ func (r *Store) othersTime(ctx context.Context) (at time.Duration) {
 
 // adopt notes the epoch that stands in Redis.
 func (d *domain) adopt(e *epoch, f found) {
-	if d.known != nil && d.known.id != e.id {
+	known := d.known.Load()
+	if known != nil && known.id != e.id {
 		d.r.metrics.epochs.Inc()
 	}
-	if d.known == nil || d.known.id != e.id {
+	if known == nil || known.id != e.id {
 		d.r.cache.purge()
 		d.r.forgetNamespaces()
 		d.clock.begin(e.id, f.seq)
 	}
-	d.known = e
+	d.known.Store(e)
 	d.clock.read(f.clock, f.seq, e.id)
 	g := &gate{epoch: e}
 	switch e.state {
@@ -215,7 +219,7 @@ func (d *domain) adopt(e *epoch, f found) {
 func (d *domain) refresh(e *epoch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.known == e && e.state == epochShut {
+	if d.known.Load() == e && e.state == epochShut {
 		d.gate.Store(&gate{e, d.quarantined(e)})
 	}
 }

@@ -180,10 +180,14 @@ func judge(f found, know knowledge, now, quarantine time.Duration) ruling {
 }
 
 // DataID implements Store. It is the epoch, so that a loss that was noticed, and a
-// restore, begin with another one. It is empty before Redis was looked at.
+// restore, begin with another one. It is that which was found last, whatever answers
+// now. In a Redis Cluster a namespace has one of its own from its first command on:
+// before this node has looked at it there is nothing to name, and to ask makes none.
 func (r *Store) DataID(ns string) string {
-	if g := r.domain(ns).gate.Load(); g != nil && g.epoch != nil {
-		return g.epoch.id
+	if d := r.domainOf(ns); d != nil {
+		if e := d.known.Load(); e != nil {
+			return e.id
+		}
 	}
 	return ""
 }

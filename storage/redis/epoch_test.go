@@ -177,3 +177,36 @@ func TestRedisTokensAfterQuarantine(t *testing.T) {
 			r.domain("").current().generation > 0
 	}, 30*time.Second, 5*time.Millisecond)
 }
+
+// What names the data is known as long as the node runs, also while what answers is
+// no primary: decisions are named by it, those that fail as well.
+func TestRedisDataIDStaysKnown(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	id := r.DataID(testNS)
+	require.NotEmpty(t, id)
+	s.do("REPLICAOF", "127.0.0.1", "1")
+	notReady(t, r, "is a slave")
+	require.Equal(t, id, r.DataID(testNS))
+}
+
+// In a Redis Cluster each namespace has a name of its own, which all nodes say that
+// have looked at it, whether they have written there or not.
+func TestRedisClusterDataID(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	one, two := openCluster(t, all, "one"), openCluster(t, all, "two")
+	names := map[string]bool{}
+	for _, ns := range []string{"a", "b"} {
+		require.Empty(t, one.DataID(ns))
+		_, _, err := storage.One(t.Context(), one, set(ns, "k", time.Hour))
+		require.NoError(t, err)
+		names[one.DataID(ns)] = true
+		_, err = two.Get(t.Context(), session.CounterKey(ns, "k"), storage.Latest)
+		require.NoError(t, err)
+		require.Equal(t, one.DataID(ns), two.DataID(ns))
+	}
+	require.Len(t, names, 2)
+	require.NotContains(t, names, "")
+}

@@ -55,7 +55,7 @@ func (f *fleet) replace(i int, r *Store) (old *Store) {
 // must sends a command until it has a result, as a client does that may send it
 // again.
 func (f *fleet) must(i int, c session.Command) session.Result {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for n := 0; ; n++ {
 		r, _, err := storage.One(ctx, f.node(i+n), c)

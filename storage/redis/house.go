@@ -80,7 +80,7 @@ func (r *Store) keepHouse() {
 		if r.clustered() && r.cfg.monotonic()-listed > listEvery {
 			listed = r.cfg.monotonic()
 			ctx, cancel := r.trip()
-			r.discover(ctx)
+			_ = r.discover(ctx) // logged there, and done again
 			cancel()
 		}
 		for _, d := range r.allDomains() {
@@ -103,16 +103,17 @@ func (r *Store) alone(busy *atomic.Bool, f func(context.Context)) {
 }
 
 // discover makes this node keep the time of namespaces that others have made.
-func (r *Store) discover(ctx context.Context) {
+func (r *Store) discover(ctx context.Context) error {
 	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
 	if err != nil {
 		r.lookAround(ctx, err)
 		r.log.Debug("cannot list namespaces", "error", err)
-		return
+		return err
 	}
 	for _, ns := range names {
 		r.place(ns)
 	}
+	return nil
 }
 
 // keepChecking looks at the settings of Redis again and again: somebody may

@@ -345,10 +345,99 @@ func unsound(t testing.TB, r *Store) string {
 		}
 	}
 	require.NoError(t, all.Err())
-	if n := c.ZCard(ctx, d.key("due")).Val(); n != due {
-		return fmt.Sprintf("%d records are due, and %d stand among those", due, n)
+	if n := c.ZCard(ctx, d.key("due")).Val(); n != due+1 || c.ZScore(ctx, d.key("due"), wire.DueMark).Val() != wire.DueWhole {
+		return fmt.Sprintf("%d records are due, and %d stand among those beside the mark", due, n-1)
 	}
 	return ""
+}
+
+// The list of what is due is evicted and nothing else: it is made anew, so that what has
+// run out is settled, and nobody has to wait for that.
+func TestRedisDueIsEvicted(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	at := clockAt(time.Minute)
+	dueIsEvicted(t, []*server{s}, s.timed("one", at), at)
+}
+
+func TestRedisClusterDueIsEvicted(t *testing.T) {
+	t.Parallel()
+	all, at := startCluster(t), clockAt(time.Minute)
+	dueIsEvicted(t, all, openCluster(t, all, "one", func(c *Config) { c.logTime = at.now }), at)
+}
+
+func dueIsEvicted(t *testing.T, all []*server, r *Store, at *clock) {
+	one(t, r, set("other", "short", time.Minute))
+	one(t, r, set(testNS, "short", time.Minute))
+	one(t, r, set(testNS, "long", time.Hour))
+	one(t, r, &session.PutPool{NS: testNS, Pool: "p", Slots: 1, Queue: 1, By: session.Maker{Client: "t", Request: "put"}})
+	require.Equal(t, session.Admitted, one(t, r, &session.Acquire{NS: testNS, Client: "w", Slot: "held", Pool: "p", Weight: 1, TTL: time.Minute}).Code)
+	ids := map[string]string{}
+	for _, ns := range []string{"other", testNS} {
+		d := r.place(ns).d
+		ids[ns] = d.current().id
+		primary := all[0]
+		if len(all) > 1 {
+			primary = serves(t, all, d.key("due"))
+		}
+		primary.do("DEL", d.key("due"))
+	}
+	if len(all) > 1 { // the list of namespaces is no help
+		serves(t, all, r.keys.Namespaces()).do("DEL", r.keys.Namespaces())
+	}
+	at.pass(10 * time.Minute)
+	listed := func(ns string, kind byte) int64 { return r.client.ZCard(t.Context(), r.place(ns).Index(kind)).Val() }
+	require.Eventually(t, func() bool {
+		for _, d := range r.allDomains() {
+			r.settle(d)
+		}
+		p, err := r.client.Get(t.Context(), r.place(testNS).Record(session.PoolKey(testNS, "p"))).Result()
+		require.NoError(t, err)
+		x, err := wire.DecodeValue(session.PoolKey(testNS, "p"), p)
+		require.NoError(t, err)
+		return listed("other", session.KindCounter) == 0 && listed(testNS, session.KindCounter) == 1 && len(x.Record.(*session.Pool).Leases) == 0
+	}, 30*time.Second, 10*time.Millisecond, "nobody sees to what has run out")
+	for ns, id := range ids {
+		require.Equal(t, id, r.place(ns).d.current().id, "a quarantine")
+	}
+	if len(all) == 1 {
+		soundOf(t, r)
+	}
+}
+
+// The list is evicted again before each step of making it anew: either all that is due
+// is in it, or it is not taken for whole.
+func TestRedisDueIsEvictedAgain(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.timed("one", clockAt(time.Minute))
+	d := r.domain("")
+	d.settling.Store(true) // its housekeeping looks away
+	for _, ns := range []string{"a", "b"} {
+		one(t, r, set(ns, "k", time.Hour))
+	}
+	whole := 0
+	for n := 0; ; n++ {
+		s.do("DEL", "{gov}:due")
+		left := n
+		ctx := watched(t, r, func(redis.Cmder) {
+			if left == 0 {
+				s.do("DEL", "{gov}:due")
+			}
+			left--
+		}, nil)
+		require.NoError(t, r.remakeDue(ctx, d))
+		due := s.do("ZRANGE", "{gov}:due", 0, -1).([]any)
+		if len(due) > 0 && due[0] == wire.DueMark {
+			require.Len(t, due, 3, "before step %d", n)
+			whole++
+		}
+		if left >= 0 {
+			break
+		}
+	}
+	require.GreaterOrEqual(t, whole, 2, "the first and the last")
+	sound(t, s, r)
 }
 
 // Where everything is gone and nobody writes afterwards, quarantine ends all the same, and
@@ -412,6 +501,7 @@ func TestRedisBegunAnewIsNoticed(t *testing.T) {
 // A member of a Redis Cluster has lost a namespace while no node ran. The list of
 // namespaces lies on another, and says that there was one.
 func TestRedisClusterNamespaceIsGone(t *testing.T) {
+	t.Parallel()
 	all := startCluster(t)
 	quarantine := func(c *Config) { c.Quarantine = 3 * time.Second }
 	r := openCluster(t, all, "before", quarantine)

@@ -31,12 +31,12 @@ func notReady(t *testing.T, r *Store, words ...string) {
 			}
 		}
 		return true
-	}, 30*time.Second, 10*time.Millisecond, "%v", err)
+	}, time.Minute, 10*time.Millisecond, "%v", err)
 }
 
 func ready(t *testing.T, r *Store) {
 	t.Helper()
-	require.Eventually(t, func() bool { return r.Ready(t.Context()) == nil }, 15*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.Ready(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 }
 
 // A node is ready while it serves, and else says what is wrong and what to do.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"iter"
+	"maps"
 	"strings"
 	"time"
 
@@ -53,14 +55,20 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	if err := r.relist(ctx, d); err != nil {
 		return err
 	}
-	was := map[session.Key]wire.Entry{}
+	was, aside := map[session.Key]wire.Entry{}, map[session.Key]bool{}
 	state := session.New()
 	err := r.readAll(ctx, "", map[*domain]*epoch{d: e}, func(k session.Key, x wire.Entry) error {
-		switch whole(r.place(k.Namespace()), k, &x); {
+		p := r.place(k.Namespace())
+		switch whole(p, k, &x); {
 		case x.Bad != nil && errors.Is(x.Bad.Err, wire.ErrPartGone):
 			x.Record, x.Bad = withoutIDs(x.Record), nil
 		case x.Bad != nil:
-			return nil // it is set aside, and stays so
+			// It stays set aside, as of before the generation that begins.
+			if !r.setAside(p, e, k, x.Bad) {
+				return x.Bad
+			}
+			aside[k] = true
+			return nil
 		}
 		was[k] = x
 		if x.Record != nil { // else it is listed, and gone
@@ -77,8 +85,11 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	for k := range was {
 		before[k] = state.Stored(k)
 	}
-	endAll(state, was)
-	if err := r.standAgain(ctx, d, was); err != nil {
+	endAll(state, was, aside)
+	if err := r.standAgain(ctx, d, maps.All(was)); err != nil {
+		return err
+	}
+	if err := r.client.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark}).Err(); err != nil {
 		return err
 	}
 	if err := r.rewrite(ctx, e, now, state, was, before); err != nil {
@@ -89,8 +100,47 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	return d.replaceEpoch(ctx, e, next.with())
 }
 
+// remakeDue makes the list of what is due anew from the records, each of which knows
+// when it is: nothing is lost with the list but that anybody looks. It serves on
+// meanwhile; what is settled or put off under it and entered all the same is found
+// astray. The mark is put in its place at the end, if it was not lost again.
+func (r *Store) remakeDue(ctx context.Context, d *domain) error {
+	mark := redis.Z{Score: wire.DueBroken, Member: wire.DueMark}
+	if err := r.client.ZAddNX(ctx, d.key("due"), mark).Err(); err != nil {
+		return err
+	}
+	names := []string{d.ns} // in a Redis Cluster, where the list of all lies elsewhere
+	if !r.clustered() {
+		var err error
+		if names, err = r.namespaces(ctx, ""); err != nil {
+			return err
+		}
+	}
+	for _, ns := range names {
+		for _, kind := range []byte(wire.Kinds) {
+			var failed error
+			l := listing{session.Prefix(kind, ns), ns}
+			err := r.walk(ctx, l, l.prefix, "", 0, func(_ *place, keys []session.Key, found []wire.Entry) bool {
+				failed = r.standAgain(ctx, d, func(yield func(session.Key, wire.Entry) bool) {
+					for i := range found {
+						if !yield(keys[i], found[i]) {
+							return
+						}
+					}
+				})
+				return failed == nil
+			})
+			if err := errors.Join(err, failed); err != nil {
+				return err
+			}
+		}
+	}
+	mark.Score = wire.DueWhole
+	return r.client.ZAddXX(ctx, d.key("due"), mark).Err()
+}
+
 // standAgain enters among what is due what has fallen out of it.
-func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]wire.Entry) error {
+func (r *Store) standAgain(ctx context.Context, d *domain, all iter.Seq2[session.Key, wire.Entry]) error {
 	var stand []redis.Z
 	flush := func() error {
 		if len(stand) == 0 {
@@ -100,7 +150,7 @@ func (r *Store) standAgain(ctx context.Context, d *domain, was map[session.Key]w
 		stand = stand[:0]
 		return err
 	}
-	for k, x := range was { // order-free: each for itself
+	for k, x := range all { // order-free: each for itself
 		if x.Due == 0 {
 			continue
 		}
@@ -211,8 +261,8 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 }
 
 // endAll ends leases and waits, closes sessions, and forgets all ids with a
-// time. What is remembered of others stays.
-func endAll(state *session.State, was map[session.Key]wire.Entry) {
+// time. What is remembered of others stays. What is set aside is left alone.
+func endAll(state *session.State, was map[session.Key]wire.Entry, aside map[session.Key]bool) {
 	now := state.Now()
 	state.ApplyAll(now, []session.Command{&session.Restore{}})
 	forgot := uint64(max(time.Now().UnixMilli(), 0))
@@ -232,6 +282,9 @@ func endAll(state *session.State, was map[session.Key]wire.Entry) {
 	}
 	for ns := range namespaces {
 		k := session.NamespaceKey(ns)
+		if aside[k] {
+			continue
+		}
 		n, _ := state.Stored(k).(*session.Namespace)
 		next := session.Namespace{}
 		if n != nil {

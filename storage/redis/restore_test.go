@@ -2,9 +2,12 @@ package redis
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/limiter"
@@ -108,4 +111,156 @@ func TestWaitsAreNoted(t *testing.T) {
 		r.noteWaits([]session.Command{&session.Acquire{Wait: time.Second}}, []session.Result{queued})
 		require.EqualValues(t, 61*time.Second, r.waits.Load(), "who waits shorter ends nothing")
 	}
+}
+
+// snapshotOf returns a snapshot of a state in which counters stand.
+func snapshotOf(t *testing.T, ns string, names ...string) []byte {
+	t.Helper()
+	m := storage.NewMemory(nil)
+	defer m.Close()
+	for _, name := range names {
+		_, _, err := storage.One(t.Context(), m, set(ns, name, time.Hour))
+		require.NoError(t, err)
+	}
+	var b bytes.Buffer
+	require.NoError(t, m.Save(t.Context(), &b))
+	return b.Bytes()
+}
+
+// Another node makes namespaces while one restores, before some steps of it, and goes on
+// to write in those that it had made before, and in one that there was. What it is told
+// to have written is there afterwards with all of its namespace, or its namespace is
+// empty, as what was restored; and nothing survives that was written before something
+// that does not.
+func TestRedisClusterRestoreWhileNamespacesAreMade(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t, "--appendfsync", "no")
+	r, other := openCluster(t, all, "restores"), openCluster(t, all, "makes")
+	write := func(ns, name string) bool {
+		return other.Apply(t.Context(), set(ns, name, time.Hour))[0].Outcome == storage.Applied
+	}
+	require.True(t, write("empty", "replaced"))
+	const most = 4
+	gone, stays := 0, 0
+	for from := 0; ; from += 2 + from {
+		one(t, other, set("old", "replaced", time.Hour))
+		var made [][]string // what was acknowledged in each, in order
+		old, step := -1, 0  // the last that was made before a write in the namespace that there was
+		name := func(i int) string { return fmt.Sprint("new", from, "-", i) }
+		ctx := watched(t, r, func(redis.Cmder) {
+			i := len(made)
+			if step++; step <= from || i == most {
+				return
+			}
+			made = append(made, nil)
+			for _, k := range []string{"first", "second"} {
+				require.True(t, write(name(i), k), "it knows nothing of a restore")
+				made[i] = append(made[i], k)
+			}
+			if i > 0 && write(name(i-1), "third") {
+				made[i-1] = append(made[i-1], "third")
+			}
+			if write("old", name(i)) {
+				old = i
+			}
+		}, nil)
+		require.NoError(t, r.Restore(ctx, bytes.NewReader(snapshotOf(t, "old", "restored"))))
+		for _, node := range []*Store{r, other} {
+			require.Equal(t, []string{"restored"}, counters(t, node, "old"))
+			require.Empty(t, counters(t, node, "empty"))
+		}
+		first := len(made) // that survives
+		for i, want := range made {
+			for _, node := range []*Store{r, other} {
+				names := counters(t, node, name(i))
+				if len(names) == 0 {
+					require.Equal(t, len(made), first, "from step %d: %s is gone, and what was made before it is not", from, name(i))
+					continue
+				}
+				require.Equal(t, want, names, name(i))
+				first = min(first, i)
+			}
+			require.True(t, write(name(i), "after"))
+			require.Equal(t, epochOpen, r.place(name(i)).d.current().state)
+		}
+		require.Greater(t, first, old, "from step %d: it was made before a write that is undone", from)
+		gone, stays = gone+first, stays+len(made)-first
+		if len(made) == 0 {
+			break
+		}
+	}
+	t.Logf("of the namespaces that were made %d are gone and %d stay", gone, stays)
+	require.Positive(t, gone)
+	require.Positive(t, stays)
+}
+
+// Of two restores at once one is told that it was done, if any is, and its state is
+// there: whichever step of the one the other comes before.
+func TestRedisTwoRestoresAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t, "--appendfsync", "no")
+	a, b := s.open("a"), s.open("b")
+	mine, others := snapshotOf(t, testNS, "a1", "a2", "a3"), snapshotOf(t, testNS, "b1", "b2")
+	for n := 0; ; n++ {
+		left, came := n, false
+		ctx := watched(t, a, func(redis.Cmder) {
+			if left == 0 {
+				came = true
+				require.NoError(t, b.Restore(t.Context(), bytes.NewReader(others)))
+			}
+			left--
+		}, nil)
+		err := a.Restore(ctx, bytes.NewReader(mine))
+		want := []string{"b1", "b2"}
+		if err == nil {
+			want = []string{"a1", "a2", "a3"}
+		}
+		for _, node := range []*Store{a, b} {
+			require.Equal(t, want, counters(t, node, testNS), "before step %d: %v", n, err)
+		}
+		sound(t, s, b)
+		if !came {
+			require.NoError(t, err)
+			require.Greater(t, n, 10)
+			return
+		}
+	}
+}
+
+// A namespace whose name is gone from the list of all, which lies elsewhere, is replaced
+// with the others by a node that knows it.
+func TestRedisClusterRestoreOfWhatIsNotListed(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	r := openCluster(t, all, "one")
+	one(t, r, set("unlisted", "k", time.Hour))
+	serves(t, all, r.keys.Namespaces()).do("DEL", r.keys.Namespaces())
+	require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshotOf(t, testNS, "restored"))))
+	one(t, r, set("unlisted", "new", time.Hour))
+	require.Equal(t, []string{"new"}, counters(t, r, "unlisted"))
+	require.Equal(t, []string{"restored"}, counters(t, r, testNS))
+}
+
+// A snapshot is of all namespaces, or none is made: also if this node cannot ask for those
+// that it does not know.
+func TestRedisClusterSnapshotKnowsAll(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	r := openCluster(t, all, "one")
+	one(t, openCluster(t, all, "two"), set("others", "k", time.Hour))
+	failed := false
+	ctx := watchedBy(t, r, spy{refuse: func(cmd redis.Cmder) error {
+		if failed || cmd.Name() != "smembers" {
+			return nil
+		}
+		failed = true
+		return errors.New("for once")
+	}})
+	var b bytes.Buffer
+	if err := r.Save(ctx, &b); err == nil {
+		state, err := session.ReadSnapshot(&b)
+		require.NoError(t, err)
+		require.NotNil(t, state.Stored(session.CounterKey("others", "k")))
+	}
+	require.True(t, failed)
 }

@@ -220,9 +220,6 @@ func TestRedisSentinelWithTLSAndUsers(t *testing.T) {
 
 // The same in a Redis Cluster.
 func TestRedisClusterWithTLSAndUsers(t *testing.T) {
-	if !full() {
-		t.Skip("six processes and a failover: run it with make redis")
-	}
 	t.Parallel()
 	a := newAuthority(t)
 	var all []*server
@@ -232,7 +229,7 @@ func TestRedisClusterWithTLSAndUsers(t *testing.T) {
 		allowed(t, s.client)
 		all, cfg.Cluster = append(all, s), append(cfg.Cluster, s.addr())
 	}
-	joinCluster(t, all, "--tls", "--cacert", a.file("ca"), "--cert", a.file("node"), "--key", a.file("node-key"), "--user", "test", "--pass", "all", "--no-auth-warning")
+	joinCluster(t, all)
 	refusesStrangers(t, cfg)
 	followsFailover(t, cfg, func() *server { return serves(t, all, "{gov:"+testNS+"}") })
 }

@@ -128,8 +128,14 @@ func (r *Store) due(d *domain) (map[string][]session.Key, error) {
 		if err != nil {
 			return nil, err
 		}
+		if from == 0 && (len(members) == 0 || members[0] != wire.DueMark) {
+			r.dueGone(d)
+		}
 		for _, m := range members {
 			k := session.Key(m)
+			if m == wire.DueMark {
+				continue
+			}
 			if !session.WellFormed(k) {
 				r.log.Error("a name among what is due is none of govnode; remove it",
 					"command", "ZREM", "key", d.key("due"), "member", m)
@@ -143,6 +149,20 @@ func (r *Store) due(d *domain) (map[string][]session.Key, error) {
 		}
 	}
 	return due, nil
+}
+
+// dueGone makes the list of what is due anew, since it was evicted or removed. What
+// stands there all the same is settled meanwhile.
+func (r *Store) dueGone(d *domain) {
+	if !r.takeHouse(d) {
+		return // another node is at it
+	}
+	defer r.leaveHouse(d)
+	if err := r.remakeDue(r.ctx, d); err != nil {
+		r.log.Debug("the list of what is due is gone, and cannot be made anew", "key", d.key("due"), "error", err)
+		return
+	}
+	r.log.Error("the list of what is due was gone from Redis, and was made anew: what ran out meanwhile ends now, and nothing else was lost with it", "key", d.key("due"))
 }
 
 // tick settles records of one namespace that are due.

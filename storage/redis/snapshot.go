@@ -85,7 +85,9 @@ func (f *freezing) thaw() {
 // meanwhile.
 func (r *Store) save(ctx context.Context) (*session.State, error) {
 	if r.clustered() {
-		r.discover(ctx)
+		if err := r.discover(ctx); err != nil {
+			return nil, err // it would be without what this node does not know
+		}
 	}
 	epochs, generation := map[*domain]*epoch{}, uint32(0)
 	for _, d := range r.allDomains() {
@@ -167,27 +169,27 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return storage.Fail(storage.NotApplied, storage.Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
-	if fenced, err := r.fence(ctx, state); err != nil {
-		if !fenced {
+	fenced, err := r.fence(ctx, state)
+	if err != nil {
+		if len(fenced) == 0 {
 			return storage.Fail(storage.NotApplied, err)
 		}
 		return storage.Fail(storage.Unknown, err)
 	}
 	// From here on the data is neither the old nor the new until it is done.
-	for _, d := range r.allDomains() {
+	for d, e := range fenced { // order-free: the latest of all
 		now, _ := d.clock.now()
-		state.SetClock(now, d.current().generation)
+		state.SetClock(now, e.generation)
 	}
-	err = r.keepAccess(ctx, state)
+	err = r.keepAccess(ctx, fenced, state)
 	if err == nil {
 		state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
-		err = r.replaceAll(ctx, state)
+		err = r.replaceAll(ctx, fenced, state)
 	}
 	if err != nil {
 		return storage.Fail(storage.Unknown, fmt.Errorf("the restore was cut off; nothing is served until it is repeated: %w", err))
 	}
-	for _, d := range r.allDomains() {
-		old := d.current()
+	for d, old := range fenced { // order-free: each for itself
 		next := *old
 		next.state, next.id, next.generation = epochOpen, drawID(), state.Generation()
 		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
@@ -198,12 +200,12 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	return nil
 }
 
+// A fenced is the domains that a restore has stopped, each under the epoch in which
+// it alone works on it. What is not among them was begun after it, and left alone.
+type fenced map[*domain]*epoch
+
 // keepAccess leaves who may do what as it is: see session.State.KeepAccess.
-func (r *Store) keepAccess(ctx context.Context, state *session.State) error {
-	epochs := map[*domain]*epoch{}
-	for _, d := range r.allDomains() {
-		epochs[d] = d.current()
-	}
+func (r *Store) keepAccess(ctx context.Context, epochs fenced, state *session.State) error {
 	present := session.NewPartial()
 	err := r.readAll(ctx, session.Key(string(rune(session.KindAccess))), epochs, func(k session.Key, x wire.Entry) error {
 		if x.Bad != nil {
@@ -219,40 +221,63 @@ func (r *Store) keepAccess(ctx context.Context, state *session.State) error {
 }
 
 // fence stops all nodes from serving, this one included. Where it fails it tells
-// whether some may have stopped.
-func (r *Store) fence(ctx context.Context, state *session.State) (fenced bool, err error) {
-	if r.clustered() {
-		r.discover(ctx)
-	}
+// which may have stopped. In a Redis Cluster other nodes may make namespaces meanwhile:
+// it has stopped all that it finds once it has stopped all others, so that whatever
+// is begun behind its back is begun when nothing else is served any more.
+func (r *Store) fence(ctx context.Context, state *session.State) (fenced, error) {
+	listed := map[string]bool{}
 	for k := range state.Snapshot().All() {
 		ns := k.Namespace()
+		if listed[ns] {
+			continue
+		}
+		listed[ns] = true
 		if err := r.place(ns).d.ready(ctx); err != nil {
-			return fenced, err
+			return nil, err
 		}
 		if err := r.enter(ctx, r.place(ns)); err != nil {
-			return fenced, err
+			return nil, err
 		}
 	}
-	for _, d := range r.allDomains() {
-		if err := d.ready(ctx); err != nil {
-			return fenced, err
+	stopped := fenced{}
+	for {
+		before := len(stopped)
+		if r.clustered() {
+			if err := r.discover(ctx); err != nil {
+				return stopped, err
+			}
 		}
-		old := d.current()
-		next := *old
-		next.state, next.id = epochRestore, drawID()
-		if err := d.replaceEpoch(ctx, old, next.with()); err != nil {
-			return fenced || !errors.Is(err, errMoved), err
+		for _, d := range r.allDomains() {
+			if stopped[d] != nil {
+				continue
+			}
+			if err := d.ready(ctx); err != nil {
+				return stopped, err
+			}
+			old := d.current()
+			next := *old
+			next.state, next.id = epochRestore, drawID()
+			e := next.with()
+			err := d.replaceEpoch(ctx, old, e)
+			if !errors.Is(err, errMoved) {
+				stopped[d] = e
+			}
+			if err == nil && d.ns != "" { // its name may be gone from the list, which lies elsewhere
+				err = r.enter(ctx, r.place(d.ns))
+			}
+			if err != nil {
+				return stopped, err
+			}
 		}
-		fenced = true
+		if len(stopped) == before {
+			return stopped, nil
+		}
 	}
-	return true, nil
 }
 
-// ready makes sure that the domain has an epoch, whatever it is.
+// ready makes sure that the domain has an epoch, whatever it is, and that this node
+// knows it: another may have changed it a moment ago.
 func (d *domain) ready(ctx context.Context) error {
-	if g := d.gate.Load(); g != nil && g.epoch != nil {
-		return nil
-	}
 	if err := d.inspect(ctx, d.gate.Load()); err != nil {
 		return err
 	}
@@ -265,28 +290,29 @@ func (d *domain) ready(ctx context.Context) error {
 
 // replaceAll puts the records of a state in the place of all there are. What is
 // in the way and cannot be read is removed all the same.
-func (r *Store) replaceAll(ctx context.Context, state *session.State) error {
+func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.State) error {
 	lists, err := r.lists(ctx, "")
 	if err != nil {
 		return err
 	}
 	for _, l := range lists {
-		if err := r.removeListed(ctx, l); err != nil {
-			return err
+		if e := epochs[r.place(l.ns).d]; e != nil {
+			if err := r.removeListed(ctx, e, l); err != nil {
+				return err
+			}
 		}
 	}
-	for _, d := range r.allDomains() {
-		if err := r.client.Del(ctx, d.key("due"), d.key("aside")).Err(); err != nil {
+	for d, e := range epochs { // order-free: each for itself
+		if err := r.removeAsides(ctx, d, e); err != nil {
 			return err
 		}
-		d.countAsides(ctx)
 	}
 	pages := map[*place]*rewriting{}
 	for k, rec := range state.Snapshot().All() {
 		p := r.place(k.Namespace())
 		w := pages[p]
 		if w == nil {
-			w = &rewriting{r: r, p: p, e: p.d.current(), now: state.Now()}
+			w = &rewriting{r: r, p: p, e: epochs[p.d], now: state.Now()}
 			pages[p] = w
 		}
 		if err := w.add(ctx, k, wire.Entry{}, rec); err != nil {
@@ -301,7 +327,46 @@ func (r *Store) replaceAll(ctx context.Context, state *session.State) error {
 	return nil
 }
 
-func (r *Store) removeListed(ctx context.Context, l listing) error {
+// removeAsides removes what was kept of records that were set aside, and begins the
+// list of what is due.
+func (r *Store) removeAsides(ctx context.Context, d *domain, e *epoch) error {
+	names, err := r.client.ZRange(ctx, d.key("aside"), 0, -1).Result()
+	if err != nil && !errorKind(err, "WRONGTYPE") {
+		return err
+	}
+	err = d.under(ctx, e, func(tx redis.Pipeliner) {
+		for _, name := range names {
+			if k := session.Key(name); session.WellFormed(k) && (d.ns == "" || k.Namespace() == d.ns) {
+				tx.Unlink(ctx, r.place(k.Namespace()).Asides(k)...)
+			}
+		}
+		tx.Del(ctx, d.key("due"), d.key("aside"))
+		tx.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark})
+	})
+	d.countAsides(ctx)
+	return err
+}
+
+// under does something if an epoch still holds, and as long as it does: another node
+// may have begun a restore of its own, and what that writes is not removed by this one.
+func (d *domain) under(ctx context.Context, e *epoch, f func(redis.Pipeliner)) error {
+	return d.r.client.Watch(ctx, func(tx *redis.Tx) error {
+		text, err := tx.Get(ctx, d.key("epoch")).Result()
+		if err == nil && text != e.text {
+			err = errMoved
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			f(p)
+			return nil
+		})
+		return err
+	}, d.key("epoch"))
+}
+
+func (r *Store) removeListed(ctx context.Context, e *epoch, l listing) error {
 	p := r.place(l.ns)
 	index := p.Index(l.prefix.Kind())
 	for {
@@ -310,12 +375,10 @@ func (r *Store) removeListed(ctx context.Context, l listing) error {
 			return err
 		}
 		if len(names) == 0 {
-			_, err := r.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+			return p.d.under(ctx, e, func(tx redis.Pipeliner) {
 				tx.Unlink(ctx, index)
 				tx.ZAdd(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}, redis.Z{Member: string(l.prefix.Kind())})
-				return nil
 			})
-			return err
 		}
 		var keys []string
 		var members []any
@@ -326,10 +389,11 @@ func (r *Store) removeListed(ctx context.Context, l listing) error {
 				keys = wire.AppendParts(keys, &p.Place, []wire.Want{{Key: k, Parts: wire.AllParts}})
 			}
 		}
-		if err := r.client.Unlink(ctx, keys...).Err(); err != nil {
-			return err
-		}
-		if err := r.client.ZRem(ctx, index, members...).Err(); err != nil {
+		err = p.d.under(ctx, e, func(tx redis.Pipeliner) {
+			tx.Unlink(ctx, keys...)
+			tx.ZRem(ctx, index, members...)
+		})
+		if err != nil {
 			return err
 		}
 	}

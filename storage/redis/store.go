@@ -203,17 +203,21 @@ func (r *Store) allDomains() []*domain {
 	return all
 }
 
-// generation returns that at which a namespace stands; of one that there is not, the
-// latest of all. It makes no domain: that would be kept, and get an epoch, for each
-// name that somebody asks for.
-func (r *Store) generation(ns string) (latest uint32) {
+// domainOf returns the domain of a namespace, nil if this node has none. It makes
+// none: that would be kept, and get an epoch, for each name that somebody asks for.
+func (r *Store) domainOf(ns string) *domain {
 	if !r.clustered() {
-		return r.domain(ns).current().generation
+		return r.domain(ns)
 	}
 	r.mu.Lock()
-	d := r.domains[r.keys.Tag(ns)]
-	r.mu.Unlock()
-	if d != nil {
+	defer r.mu.Unlock()
+	return r.domains[r.keys.Tag(ns)]
+}
+
+// generation returns that at which a namespace stands; of one that there is not, the
+// latest of all.
+func (r *Store) generation(ns string) (latest uint32) {
+	if d := r.domainOf(ns); d != nil {
 		return d.current().generation
 	}
 	for _, d := range r.allDomains() {

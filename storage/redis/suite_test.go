@@ -58,6 +58,7 @@ func TestRedisHistories(t *testing.T) {
 }
 
 func TestRedisClusterSuite(t *testing.T) {
+	t.Parallel()
 	addresses, url := redis.StartClusterForTest(t)
 	var n atomic.Int64
 	storagetest.Run(t, func(t *testing.T) storage.Store {

@@ -32,7 +32,9 @@ const wholeView = 8192
 func (r *Store) View(ctx context.Context, _ storage.Read) (_ storage.View, err error) {
 	defer func() { err = storage.Unread(err) }()
 	if r.clustered() {
-		r.discover(ctx)
+		if err := r.discover(ctx); err != nil {
+			return storage.View{}, err
+		}
 	}
 	for _, d := range r.allDomains() {
 		if _, err := d.serving(ctx); err != nil {

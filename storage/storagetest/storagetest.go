@@ -69,11 +69,13 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		t.Parallel()
 		names := map[string]bool{}
 		for range 2 {
-			s := open(t)
-			for range 3 {
+			s := rig{t, open(t)}
+			for n := range 3 {
+				require.Equal(t, session.Done, s.must(&session.Increment{NS: ns, Key: "k", Amount: 1, By: session.Maker{Client: "w", Request: fmt.Sprint(n)}}).Code)
+				names[s.DataID(ns)] = true
 				_, err := s.View(t.Context(), storage.Latest)
 				require.NoError(t, err)
-				names[s.DataID("n")] = true
+				names[s.DataID(ns)] = true
 			}
 		}
 		require.Len(t, names, 2)

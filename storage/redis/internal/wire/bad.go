@@ -3,18 +3,37 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // What may stand in the place of a record and is none.
 
-// AsideMark stands behind the stamp in the place of a record that was set aside.
+// AsideMark stands behind the stamp in the place of a record that was set aside, and
+// behind it the generation in which it was: what has ended since has ended for this
+// record as well.
 const AsideMark = "aside"
+
+// MarkOf returns what is put in the place of a record that is set aside.
+func MarkOf(s Stamp, generation uint32) string {
+	return string(s) + AsideMark + strconv.FormatUint(uint64(generation), 10)
+}
 
 // ErrAside says that there is the mark of a record that was set aside.
 var ErrAside = errors.New("it was damaged and was set aside; bring it back or drop it, see docs/redis.md")
 
-// IsAside reports whether a value is the mark of a record that was set aside.
-func IsAside(v string) bool { return len(v) == StampLen+len(AsideMark) && v[StampLen:] == AsideMark }
+// IsAside reports whether a value is the mark of a record that was set aside, and
+// tells the generation; a mark that tells none is of the first.
+func IsAside(v string) (generation uint32, yes bool) {
+	if len(v) < StampLen+len(AsideMark) || v[StampLen:StampLen+len(AsideMark)] != AsideMark {
+		return 0, false
+	}
+	digits := v[StampLen+len(AsideMark):]
+	if digits == "" {
+		return 0, true
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return uint32(n), err == nil
+}
 
 // A BadRecord reports what stands under a key and is no record of govnode. It is
 // never taken for an absent one.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"example.com/govnode/session"
@@ -15,13 +16,14 @@ import (
 //	{gov}:epoch               whose data this is; see epoch
 //	{gov}:clock               log time in nanoseconds, and the number of swaps
 //	{gov}:frozen              there while a snapshot is saved
-//	{gov}:due                 sorted set: records by when they have something to settle
+//	{gov}:due                 sorted set: records by when they have something to settle, and "!"
 //	{gov}:marks               sorted set: how far each node has seen this data; see epoch
 //	{gov}:aside               sorted set: records that were set aside; see AsideMark
 //	{gov:NS}:x:KIND           sorted set: names of all records of a kind
 //	{gov:NS}:counts           sorted set: how many names each of these has, and "!"
 //	{gov:NS}:r:KEY            a record; see Entry
 //	{gov:NS}:a:KEY            what stood there before it was set aside
+//	{gov:NS}:aN:KEY           and what was kept so before that, N from 1 to 9
 //	{gov:NS}:turns            list: nodes that take turns; see swap.lua
 //	{gov:NS}:iPART:KEY        a part of the ids that a maker remembers
 //
@@ -84,6 +86,15 @@ func (p *Place) Index(kind byte) string { return p.Tag + ":x:" + string(kind) }
 
 // Aside returns the key of what stood under a record's before it was set aside.
 func (p *Place) Aside(k session.Key) string { return p.Tag + ":a:" + string(k) }
+
+// Asides returns that key, and those to which it is moved if another is to be kept.
+func (p *Place) Asides(k session.Key) []string {
+	keys := []string{p.Aside(k)}
+	for n := 1; n <= 9; n++ {
+		keys = append(keys, p.Tag+":a"+strconv.Itoa(n)+":"+string(k))
+	}
+	return keys
+}
 
 // Counts returns the key of the counts of all indexes. Whoever enters a name in
 // an index counts it there, so that an index that was lost, or whose names were,

@@ -47,6 +47,7 @@ const (
 	ReplyAbsent = "absent"
 	ReplyBehind = "behind"
 	ReplyHalf   = "half"
+	ReplyFull   = "full"
 )
 
 // A Want is a record to be loaded, with parts of the ids that it remembers.

@@ -180,6 +180,22 @@ func (s *Swap) Remove(i int, was Entry) {
 	}
 }
 
+// Lose adds what it takes to remove a record that is to be missed: its index goes on
+// to list it.
+func (s *Swap) Lose(i int) { s.Ops = append(s.Ops, "D", s.recordKey(i)) }
+
+// Decided adds what it takes to end that a record is set aside: its name leaves the
+// list of those, and nothing is kept of it.
+func (s *Swap) Decided(i int, list string) {
+	k := s.Wants[i].Key
+	s.Keys = append(s.Keys, list)
+	s.Ops = append(s.Ops, "L", len(s.Keys), string(k))
+	for _, kept := range s.at.Asides(k) {
+		s.Keys = append(s.Keys, kept)
+		s.Ops = append(s.Ops, "D", len(s.Keys))
+	}
+}
+
 // SmallRecords is up to how many bytes of values a swap reads whole to find
 // their stamps, which costs Redis less than to cut each out.
 const SmallRecords = 256 << 10

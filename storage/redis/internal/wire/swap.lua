@@ -194,7 +194,7 @@ if n > 0 and call('EXISTS', KEYS[2]) == 1 then
 end
 
 -- arguments of each operation, beside its letter; C changes nothing but the clock
-local args = {C = 0, D = 1, W = 2, X = 1, E = 1, T = 2, Z = 2, R = 1, I = 2, J = 2}
+local args = {C = 0, D = 1, W = 2, X = 1, E = 1, T = 2, Z = 2, R = 1, I = 2, J = 2, L = 2}
 local parts = #KEYS - q
 local rest = first + n + parts -- the first operation
 for i = 1, parts do
@@ -222,6 +222,8 @@ while i <= #ARGV do
     if op == 'Z' and not tonumber(ARGV[i + 1]) then
       return redis.error_reply('ERR a score that is no number')
     end
+  elseif op == 'L' then
+    call('ZSCORE', KEYS[tonumber(ARGV[i + 1])], '')
   elseif op == 'I' or op == 'J' then
     if not whole(tonumber(ARGV[i + 1])) then
       return {'absent', 0}
@@ -285,6 +287,8 @@ local done, err = pcall(function()
       call('ZADD', KEYS[4], ARGV[i + 1], ARGV[i + 2])
     elseif op == 'R' then
       call('ZREM', KEYS[4], ARGV[i + 1])
+    elseif op == 'L' then
+      call('ZREM', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
     elseif op == 'I' or op == 'J' then
       local index = KEYS[tonumber(ARGV[i + 1])]
       local by = op == 'I' and call('ZADD', index, '0', ARGV[i + 2]) or -call('ZREM', index, ARGV[i + 2])

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"strconv"
 	"time"
 
@@ -62,7 +63,7 @@ func sumOf(k session.Key, b []byte) uint32 {
 func DecodeValue(k session.Key, v string) (e Entry, err error) {
 	b := []byte(v)
 	e = Entry{Stamp: Stamp(b[:min(len(b), StampLen)]), Size: len(v), Value: len(v)}
-	if IsAside(v) {
+	if _, yes := IsAside(v); yes {
 		return e, ErrAside
 	}
 	if len(b) < HeadAt {
@@ -128,3 +129,13 @@ func ParseClock(v any) (at time.Duration, seq uint64, err error) {
 func ScoreReached(now time.Duration) string {
 	return strconv.FormatInt(int64(now/time.Millisecond), 10)
 }
+
+// DueMark is the first among what is due while all that is due stands there. It goes
+// with the list if that is evicted, and stands last while the list is made anew.
+const DueMark = "!"
+
+// Where DueMark stands.
+var (
+	DueWhole  = math.Inf(-1)
+	DueBroken = float64(1 << 52)
+)
