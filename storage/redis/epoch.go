@@ -31,7 +31,7 @@ type epoch struct {
 
 // epochFormat is the format of all that is stored, which stands in its epoch: a
 // build reads its own alone.
-const epochFormat = 3
+const epochFormat = 4
 
 // The states of an epoch.
 const (

@@ -112,13 +112,13 @@ func TestRedisJudge(t *testing.T) {
 func TestRedisEpochOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	const rest = " open e 3 p r 0 9"
-	_, err := parseEpoch("3" + rest)
+	_, err := parseEpoch("4" + rest)
 	require.NoError(t, err)
 	for text, says := range map[string]string{
-		"2" + rest:            "an older build wrote",
-		"4 of another nature": "a newer build wrote",
+		"3" + rest:            "an older build wrote",
+		"5 of another nature": "a newer build wrote",
 		"x" + rest:            "cannot read",
-		"3 open":              "cannot read",
+		"4 open":              "cannot read",
 		"":                    "cannot read",
 	} {
 		_, err := parseEpoch(text)
