@@ -47,6 +47,7 @@ type node struct {
 	policies  govnodev1connect.PolicyServiceClient
 	approvals govnodev1connect.ApprovalServiceClient
 	access    govnodev1connect.AccessServiceClient
+	events    govnodev1connect.EventServiceClient
 }
 
 // New makes a client of the nodes at urls, and of two people who vote, with how each of
@@ -60,6 +61,7 @@ func New(name string, urls []string, own *http.Client, people map[string]*http.C
 			calls: govnodev1connect.NewCallServiceClient(own, u), slots: govnodev1connect.NewSlotServiceClient(own, u),
 			limits: govnodev1connect.NewLimitServiceClient(own, u), policies: govnodev1connect.NewPolicyServiceClient(own, u),
 			approvals: govnodev1connect.NewApprovalServiceClient(own, u), access: govnodev1connect.NewAccessServiceClient(own, u),
+			events: govnodev1connect.NewEventServiceClient(own, u),
 		})
 		for who, to := range people {
 			if to == nil {
@@ -92,6 +94,7 @@ var scripts = []struct {
 	{"calls", calls}, {"limits", limits}, {"signals", signals}, {"tree", tree},
 	{"votes", votes}, {"ask", ask},
 	{"queue", queue}, {"leave", leave}, {"kinds", kinds}, {"counter", counter}, {"tokens", tokens},
+	{"pages", pages}, {"lapsing", lapsing}, {"facts", facts}, {"stages", stages}, {"follow", follow},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

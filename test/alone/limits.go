@@ -190,14 +190,16 @@ func spend(s *script) {
 	put(&v1.PutBudgetRequest{Budget: root, Amount: "100"})
 	put(&v1.PutBudgetRequest{Budget: child, Parent: root, Amount: "10"})
 	see := func(used, left, ofRoot string) {
-		for _, want := range []*v1.Budget{
-			{Budget: child, Parent: root, Amount: "10", Used: used, Left: left, Depth: 2}, {Budget: root, Amount: "100", Used: used, Left: ofRoot, Depth: 1, Children: 1},
-		} {
+		whole := &v1.Budget{Budget: root, Amount: "100", Left: ofRoot, Depth: 1, Children: 1}
+		for _, want := range []*v1.Budget{{Budget: child, Parent: root, Amount: "10", Used: used, Left: left, Depth: 2}, whole} {
 			res, ok := done(s, "get "+want.Budget, func(ctx context.Context, n *node) (*v1.GetBudgetResponse, error) {
 				return n.limits.GetBudget(ctx, &v1.GetBudgetRequest{Budget: want.Budget})
 			})
 			if ok {
 				want.Share = res.Budget.Share // it follows from the others
+				if want == whole {
+					want.Used = res.Budget.Used // likewise
+				}
 				s.alike("the budget", res.Budget, want)
 			}
 		}
@@ -235,6 +237,18 @@ func spend(s *script) {
 	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
 	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_FAILED})
 	see("5.75", "4.25", "94.25")
+	// What was charged to a budget that is gone is no matter of one that is made anew.
+	id, res = begin("1")
+	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
+	gone := &v1.DeleteBudgetRequest{Budget: child, RequestId: s.id(), Client: s.own}
+	done(s, "delete "+child, func(ctx context.Context, n *node) (*v1.DeleteBudgetResponse, error) {
+		return n.limits.DeleteBudget(ctx, gone)
+	})
+	put(&v1.PutBudgetRequest{Budget: child, Parent: root, Amount: "10"})
+	adjust("2")
+	see("2", "8", "91.25")
+	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED, Spent: []*v1.BudgetAmount{{Budget: child, Amount: "3.5"}}})
+	see("2", "8", "88.75")
 	remove := &v1.DeleteBudgetRequest{Budget: root, RequestId: s.id(), Client: s.own}
 	if _, reason, ok := told(s, "delete the root", func(ctx context.Context, n *node) (*v1.DeleteBudgetResponse, error) {
 		return n.limits.DeleteBudget(ctx, remove)

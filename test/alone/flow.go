@@ -1,0 +1,204 @@
+package alone
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "example.com/govnode/proto/govnode/v1"
+)
+
+// facts begins calls at once under two rules over one fact: no more are admitted than the
+// stricter one lets through, at whatever nodes they are judged.
+func facts(s *script) {
+	rules := []string{
+		"{name: strict, condition: {field: call_count, operator: gte, value: 3}, action: deny, message: strict}",
+		"{name: loose, condition: {field: call_count, operator: gte, value: 20}, action: deny, message: loose}",
+	}
+	if s.rng.IntN(2) == 0 {
+		slices.Reverse(rules)
+	}
+	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
+		{Path: "rules.yaml", Content: "name: rules\nrules: [" + rules[0] + ", " + rules[1] + "]\n"},
+		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 32\nmax_tool_calls: 100\n"},
+	}}
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) { return n.policies.PutPolicy(ctx, put) }); !ok || !s.session(nil) {
+		return
+	}
+	type answer struct {
+		res *v1.BeginCallResponse
+		ok  bool
+	}
+	answers := make(chan answer, 6)
+	var under sync.WaitGroup
+	for range cap(answers) {
+		req, at := s.call("one"), s.nodes[s.rng.IntN(len(s.nodes))]
+		under.Go(func() {
+			ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+			defer cancel()
+			res, err := at.calls.BeginCall(ctx, req)
+			answers <- answer{res, err == nil}
+		})
+	}
+	under.Wait()
+	close(answers)
+	s.last = "begin six calls at once"
+	admitted, all := 0, true
+	for a := range answers {
+		switch {
+		case !a.ok:
+			all = false
+		case a.res.Outcome == v1.Outcome_OUTCOME_ADMITTED:
+			admitted++
+		default:
+			s.wrong(a.res.Outcome != v1.Outcome_OUTCOME_DENIED_BY_POLICY || a.res.Reason != "strict", "the outcome is %v", a.res)
+		}
+	}
+	s.wrong(admitted > 3 || all && admitted < 3, "%d were admitted of those that may be 3 (all answered: %v)", admitted, all)
+	if all {
+		s.outcome(s.begin(s.call("one")), v1.Outcome_OUTCOME_DENIED_BY_POLICY)
+	}
+}
+
+// stages lets a call of one stage of a workflow end when the session is in the next: what
+// it has done is done in the stage in which it was let in.
+func stages(s *script) {
+	const flow = `apiVersion: edictum/v1
+kind: Workflow
+metadata: {name: stages}
+stages:
+  - {id: test, tools: [Bash], checks: [{command_matches: "^test", message: tests alone}], exit: [{condition: command_matches("^test"), message: test first}]}
+  - {id: ship, tools: [Bash], checks: [{command_matches: "^(push|test)", message: push alone}], exit: [{condition: command_matches("^test b"), message: test b first}]}
+  - {id: end, tools: [Bash], checks: [{command_matches: "^end", message: end alone}]}
+`
+	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
+		{Path: "flow.yaml", Content: flow}, {Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"},
+	}}
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, put)
+	}); !ok || !s.session(nil) {
+		return
+	}
+	begin := func(command string, want v1.Outcome) string {
+		req := s.call("Bash")
+		req.ArgumentsJson = `{"command": "` + command + `"}`
+		s.outcome(s.begin(req), want)
+		return req.CallId
+	}
+	end := func(id string) { s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED}) }
+	const admitted, denied = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY
+	begin("push", denied)
+	a, b := begin("test a", admitted), begin("test b", admitted)
+	begin("push", denied)
+	end(a)
+	end(begin("push", admitted))
+	end(b)
+	begin("end", denied)
+	end(begin("test b", admitted))
+	begin("end", admitted)
+}
+
+// follow follows what is decided about a session at all nodes: nothing is told twice, and
+// where nothing was amiss nothing is missing.
+func follow(s *script) {
+	if !s.policy("max_tool_calls: 100\nallowed_tools: [one]\n") || !s.session(nil) {
+		return
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	type place struct {
+		node     string
+		sequence uint64
+		at       string
+	}
+	var mu sync.Mutex
+	told, decisions, amiss, cursor := map[place]int{}, map[string]bool{}, false, ""
+	ready := make(chan struct{})
+	listen := func(at *node) error {
+		mu.Lock()
+		req := &v1.FollowRequest{Cluster: true, SessionId: s.own, After: cursor}
+		mu.Unlock()
+		stream, err := at.events.Follow(ctx, req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stream.Close() }()
+		for stream.Receive() {
+			m := stream.Msg()
+			mu.Lock()
+			if cursor == "" {
+				close(ready)
+			}
+			if cursor = m.Cursor; m.Event != nil {
+				told[place{m.Event.Node, m.Event.Sequence, m.Event.Timestamp}]++
+				decisions[m.Event.DecisionId] = true
+				if m.Event.SessionId != s.own {
+					s.broke(s.own + " is told of another session: " + m.Event.String())
+				}
+			}
+			amiss = amiss || m.Gap != nil || len(m.Unreachable) > 0
+			mu.Unlock()
+		}
+		return errors.Join(errors.New("the stream has ended"), stream.Err())
+	}
+	var under sync.WaitGroup
+	first := s.rng.IntN(len(s.nodes))
+	under.Go(func() {
+		for i := first; ctx.Err() == nil; i++ { // the next one may be there
+			_ = listen(s.nodes[i%len(s.nodes)])
+			mu.Lock()
+			amiss = true
+			mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	})
+	defer under.Wait()
+	defer stop()
+	select {
+	case <-ready:
+	case <-time.After(5 * time.Second):
+		return
+	}
+	want := map[string]bool{}
+	for range 4 + s.rng.IntN(4) {
+		req := s.call("two")
+		res, ok := done(s, "begin two", func(ctx context.Context, n *node) (*v1.BeginCallResponse, error) { return n.calls.BeginCall(ctx, req) })
+		if !ok {
+			break
+		}
+		s.outcome(res, v1.Outcome_OUTCOME_DENIED_BY_POLICY)
+		want[res.DecisionId] = true
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(s.rng.Int64N(int64(time.Second)))):
+		}
+	}
+	heard := func() (all bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		for id := range want {
+			if !decisions[id] {
+				return false
+			}
+		}
+		return true
+	}
+	for end := time.Now().Add(10 * time.Second); !heard() && ctx.Err() == nil && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	complete, left := heard(), ctx.Err() != nil
+	stop()
+	under.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	s.last = "follow"
+	for p, times := range told {
+		s.wrong(times > 1, "%v is told %d times", p, times)
+	}
+	s.wrong(!complete && !left && !amiss && s.tries == 1, "of the decisions %v there are %v alone, and nothing says why", want, decisions)
+}
