@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -25,6 +27,14 @@ type Snapshots struct {
 // stay, or refuses one without those that it had. What stands beside them is the log of
 // the same directory.
 func OpenSnapshots(dir string, stay int, beside Store, l hclog.Logger) (*Snapshots, error) {
+	// What was being written when the process was killed. Raft would leave it for ever.
+	short, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	for _, path := range short {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	if err != nil {
+		return nil, err
+	}
 	files, err := raft.NewFileSnapshotStoreWithLogger(dir, stay, l)
 	if err != nil {
 		return nil, err

@@ -90,3 +90,26 @@ func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 		})
 	}
 }
+
+// What a node had begun to write when it was killed does not stay for ever.
+func TestSnapshotsThatWereCutShort(t *testing.T) {
+	dir := t.TempDir()
+	store, err := Open(Options{Dir: dir, LogStore: BoltDB, Logger: hclog.NewNullLogger()})
+	require.NoError(t, err)
+	defer store.Close()
+	s, err := OpenSnapshots(dir, 2, store, hclog.NewNullLogger())
+	require.NoError(t, err)
+	for _, whole := range []bool{true, false} {
+		sink, err := s.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 1, nil)
+		require.NoError(t, err)
+		if whole {
+			require.NoError(t, sink.Close())
+		}
+	}
+	s, err = OpenSnapshots(dir, 2, store, hclog.NewNullLogger())
+	require.NoError(t, err)
+	left, err := filepath.Glob(filepath.Join(dir, "snapshots", "*"))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.NoError(t, restored(s, nil))
+}
