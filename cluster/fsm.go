@@ -394,6 +394,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replace(state)
+	f.members = 0 // what was known of them may have changed in what the snapshot stands for
 	f.logged.upTo(f.logged.all.Load())
 	f.moved(index)
 	f.metrics.restored()

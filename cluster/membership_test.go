@@ -215,3 +215,35 @@ func TestRemovedWhileItIsAdded(t *testing.T) {
 	require.ErrorContains(t, err, "n9 was removed while it was added")
 	require.False(t, isMember())
 }
+
+// A leader that was once sent a snapshot, with changes of members in it of which it has no
+// entry, changes members like any other.
+func TestMembersAreChangedBehindASnapshot(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.SnapshotBytes, cfg.TrailingLogs = 1, 1 })
+	late := c.follower()
+	c.net.isolate(late.Address(), true)
+	leader := c.leader(late)
+	require.NoError(t, leader.AddNode(within(t, 20*time.Second), "n9", "127.0.0.1:1", true))
+	for i := range 10 {
+		_, _, err := storage.One(within(t, 20*time.Second), leader, increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	for _, n := range c.nodes {
+		if n != late {
+			require.Eventually(t, func() bool {
+				_ = await(n.raft.Snapshot(), n.dead) // there may be nothing new
+				first, err := n.disk.log.FirstIndex()
+				return err == nil && first > n.fsm.memberIndex()
+			}, 20*time.Second, time.Millisecond)
+		}
+	}
+	c.net.isolate(late.Address(), false)
+	require.Eventually(t, func() bool { return counted(late.metrics.restores) > 0 }, 30*time.Second, time.Millisecond)
+	late.waitReady(t)
+	require.Eventually(t, func() bool {
+		return late.Leader() || late.TransferLeadership(within(t, 10*time.Second), late.cfg.ID) == nil && late.Leader()
+	}, 30*time.Second, time.Millisecond)
+	require.NoError(t, late.RemoveNode(within(t, 5*time.Second), "n9", false))
+	require.NotContains(t, roles(t, late), "n9")
+}
