@@ -211,7 +211,7 @@ func (n *Node) caughtUp(applied uint64) bool {
 
 // place gives a member its address, with a vote or without. n.changing is held.
 func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
-	if _, err := n.member(id); !err && n.taken(address) {
+	if n.taken(address, id) {
 		return invalidField("address", "%s is that of another member", address)
 	}
 	add := n.raft.AddNonvoter
@@ -223,9 +223,10 @@ func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
 	return err
 }
 
-func (n *Node) taken(address string) bool {
+// taken reports whether an address is that of another member.
+func (n *Node) taken(address, id string) bool {
 	for _, s := range n.servers() {
-		if string(s.Address) == address {
+		if string(s.Address) == address && string(s.ID) != id {
 			return true
 		}
 	}

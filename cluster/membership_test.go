@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/storage"
 )
 
@@ -269,4 +270,16 @@ func TestATransferToNobody(t *testing.T) {
 	}
 	require.NoError(t, leader.TransferLeadership(within(t, 30*time.Second), ""))
 	require.Eventually(t, func() bool { return c.leader() != leader }, 20*time.Second, time.Millisecond)
+}
+
+// A member that says to be where another one is told so, and asks in vain no more.
+func TestAMemberAtTheAddressOfAnother(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	n, other := c.follower(), c.leader()
+	_, err := c.leader().admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: n.cfg.ID, Address: other.Address(), Self: n.hello().GetSelf()})
+	require.ErrorIs(t, err, storage.ErrInvalid)
+	require.ErrorContains(t, err, "is that of another member")
+	_, err = c.leader().admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.Address(), Self: n.hello().GetSelf()})
+	require.NoError(t, err, "it may say its own")
 }
