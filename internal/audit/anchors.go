@@ -24,9 +24,10 @@ import (
 // elsewhere it holds every line before it, though all nodes should be rolled back
 // together: it says the hash of the line before, and is signed.
 type Anchor struct {
-	Index uint64 `json:"index,omitempty"` // of the log of commands, where there is one
-	State string `json:"state,omitempty"` // digest of the whole state at that index
-	Was   string `json:"was"`             // hash of the line before; all zeros if there is none
+	Cluster string `json:"cluster,omitempty"` // id of that which has the log
+	Index   uint64 `json:"index,omitempty"`   // of the log of commands, where there is one
+	State   string `json:"state,omitempty"`   // digest of the whole state at that index
+	Was     string `json:"was"`               // hash of the line before; all zeros if there is none
 	// Certificate is that of the node, in DER; empty where it has none, and the
 	// anchor no signature.
 	Certificate []byte `json:"certificate,omitempty"`
@@ -163,7 +164,12 @@ func (k *Against) ReadAnchors(name string, text io.Reader) error {
 // anchors holds the lines of the files to the anchors in them and to those kept
 // elsewhere.
 func (v *verifier) anchors() {
-	states := map[uint64]*placed{}
+	type place struct {
+		cluster string
+		index   uint64
+	}
+	states := map[place]*placed{}
+	clusters := map[string]bool{}
 	unsigned := 0
 	signed := map[string]uint64{} // the first line of each node that is a signed one
 	look := func(l *placed, kept bool) {
@@ -183,8 +189,12 @@ func (v *verifier) anchors() {
 		if l.Anchor.State == "" {
 			return
 		}
-		if other := states[l.Anchor.Index]; other == nil {
-			states[l.Anchor.Index] = l
+		if c := l.Anchor.Cluster; c != "" {
+			clusters[c] = true
+		}
+		at := place{l.Anchor.Cluster, l.Anchor.Index}
+		if other := states[at]; other == nil {
+			states[at] = l
 		} else if other.Anchor.State != l.Anchor.State {
 			v.wrong(l, "node %s had another state at index %d than node %s, as %s:%d says: the cluster was rolled back, or one of them is damaged", l.Node, l.Anchor.Index, other.Node, other.file, other.line)
 		}
@@ -207,6 +217,9 @@ func (v *verifier) anchors() {
 		for _, node := range v.order {
 			v.unanchored(node)
 		}
+	}
+	if len(clusters) > 1 {
+		v.Notes = append(v.Notes, fmt.Sprintf("the anchors are of %d clusters, which have a log each: states of one tell nothing of those of another", len(clusters)))
 	}
 	if unsigned > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d anchors are not signed: their nodes had no certificate", unsigned))

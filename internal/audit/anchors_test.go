@@ -264,6 +264,40 @@ func TestAnchorsOfOtherStates(t *testing.T) {
 	require.Contains(t, problems[0], "d:3: node n3 had another state at index 7 than node n1, as a:3 says")
 }
 
+// A cluster that was built anew has a log of its own, which comes to the same index with
+// another state. One that was rolled back does so under its own name.
+func TestAnchorsOfAnotherCluster(t *testing.T) {
+	of := func(node, cluster, state string) string {
+		log, _ := anchored(t, node, Anchor{Cluster: cluster, Index: 7, State: state}, nil)
+		return log
+	}
+	for name, test := range map[string]struct {
+		logs  []string
+		wrong string
+		notes []string
+	}{
+		"one cluster": {logs: []string{of("n1", "c", "aa"), of("n2", "c", "aa")}},
+		"it was built anew": {
+			logs:  []string{of("n1", "c", "aa"), of("n2", "c", "aa"), of("n3", "d", "bb"), of("n4", "d", "bb")},
+			notes: []string{"the anchors are of 2 clusters, which have a log each: states of one tell nothing of those of another"},
+		},
+		"it was rolled back": {logs: []string{of("n1", "c", "aa"), of("n2", "c", "bb")}, wrong: "b:3: node n2 had another state at index 7 than node n1, as a:3 says"},
+		"it was rolled back behind another": {logs: []string{of("n1", "c", "aa"), of("n2", "d", "bb"), of("n3", "c", "cc")}, wrong: "c:3: node n3 had another state at index 7 than node n1, as a:3 says",
+			notes: []string{"the anchors are of 2 clusters, which have a log each: states of one tell nothing of those of another"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			problems, notes := verified(t, Against{}, test.logs...)
+			require.Equal(t, test.notes, notes)
+			if test.wrong == "" {
+				require.Empty(t, problems)
+				return
+			}
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0], test.wrong)
+		})
+	}
+}
+
 // The chain goes on behind an anchor after a restart.
 func TestTailOfAnAnchor(t *testing.T) {
 	ca, _ := authority(t)
