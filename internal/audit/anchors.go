@@ -31,6 +31,8 @@ type Anchor struct {
 	// Certificate is that of the node, in DER; empty where it has none, and the
 	// anchor no signature.
 	Certificate []byte `json:"certificate,omitempty"`
+	// Between are those that lead from it to an authority, as the node shows them.
+	Between [][]byte `json:"between,omitempty"`
 }
 
 // AnchorEvent is the type of the lines that are anchors.
@@ -45,7 +47,7 @@ var signatureField = []byte(`,"signature":"`)
 func (t *Tail) SealAnchor(lines []byte, from int, a Anchor, by *tls.Certificate) ([]byte, error) {
 	a.Was = hex.EncodeToString(t.Hash[:])
 	if by != nil {
-		a.Certificate = by.Certificate[0]
+		a.Certificate, a.Between = by.Certificate[0], by.Certificate[1:]
 	}
 	text, _ := json.Marshal(a)
 	lines = t.place(append(append(lines, `,"anchor":`...), text...))
@@ -101,7 +103,13 @@ func checkAnchor(l *placed, roots *x509.CertPool) error {
 	if err != nil {
 		return fmt.Errorf("the time of the anchor cannot be read: %w", err)
 	}
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: when, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+	between := x509.NewCertPool()
+	for _, text := range a.Between {
+		if c, err := x509.ParseCertificate(text); err == nil { // one that cannot be read leads nowhere
+			between.AddCert(c)
+		}
+	}
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: when, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
 			return errors.New("the certificate of the anchor is of no authority that was given; if that was replaced since, give a file with the old one too")
 		}

@@ -1,11 +1,16 @@
 package audit
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,6 +118,40 @@ func TestSignaturesOfAnchors(t *testing.T) {
 	require.Empty(t, problems, "without the authority nobody can tell")
 	problems, _ = verified(t, Against{Roots: roots}, string(forged))
 	require.Equal(t, []string{"a:3: the signature of the anchor is not over this line"}, problems)
+}
+
+// A node's certificate may come from an authority between it and the one that is given. So
+// may the signatures of its anchors, which whoever verifies them has nothing else of.
+func TestSignaturesByCertificatesBetween(t *testing.T) {
+	root, _ := authority(t)
+	_, others := authority(t)
+	above := *root.Certificate
+	above.MaxPathLen, above.MaxPathLenZero = -1, false // it may vouch for who vouches
+	text, err := x509.CreateCertificate(rand.Reader, &above, &above, root.Key.Public(), root.Key)
+	require.NoError(t, err)
+	self, err := x509.ParseCertificate(text)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(self)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "between"}, URIs: self.URIs, NotBefore: self.NotBefore, NotAfter: self.NotAfter,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, self, key.Public(), root.Key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(raw)
+	require.NoError(t, err)
+	by := certificate(t, &pki.Pair{Certificate: cert, Key: key}, pki.Node, "n1")
+	by.Certificate = append(by.Certificate, raw)
+	log, _ := anchored(t, "n1", Anchor{}, by)
+	problems, notes := verified(t, Against{Roots: roots}, log)
+	require.Empty(t, problems)
+	require.Empty(t, notes)
+	problems, _ = verified(t, Against{Roots: others}, log)
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0], "is of no authority that was given")
 }
 
 // A node may have had no certificate at first. What was kept of that time is what stands
