@@ -113,6 +113,10 @@ func checkAnchor(l *placed, roots *x509.CertPool) error {
 		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
 			return errors.New("the certificate of the anchor is of no authority that was given; if that was replaced since, give a file with the old one too")
 		}
+		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired { // it, or one above it
+			return fmt.Errorf("the anchor is of %s, and the certificate of %q is valid from %s to %s", when.UTC().Format(time.RFC3339),
+				bad.Cert.Subject.CommonName, bad.Cert.NotBefore.UTC().Format(time.RFC3339), bad.Cert.NotAfter.UTC().Format(time.RFC3339))
+		}
 		return fmt.Errorf("the certificate of the anchor is of no authority that was given: %w", err)
 	}
 	if who, ok := pki.IdentityOf(cert); !ok || who.Role != pki.Node || who.Name != l.Node {

@@ -120,6 +120,17 @@ func TestSignaturesOfAnchors(t *testing.T) {
 	require.Equal(t, []string{"a:3: the signature of the anchor is not over this line"}, problems)
 }
 
+// A certificate that had ended is one of the authority that was given, and is told as what
+// it is.
+func TestSignaturesByACertificateThatHadEnded(t *testing.T) {
+	ca, roots := authority(t)
+	pair, err := pki.Issue(ca, pki.Node, "n1", []string{"localhost"}, day.Add(-72*time.Hour), 24*time.Hour)
+	require.NoError(t, err)
+	log, _ := anchored(t, "n1", Anchor{}, &tls.Certificate{Certificate: [][]byte{pair.Certificate.Raw}, PrivateKey: pair.Key})
+	problems, _ := verified(t, Against{Roots: roots}, log)
+	require.Equal(t, []string{`a:3: the anchor is of 2026-05-01T12:00:00Z, and the certificate of "n1" is valid from 2026-04-28T11:00:00Z to 2026-04-29T12:00:00Z`}, problems)
+}
+
 // A node's certificate may come from an authority between it and the one that is given. So
 // may the signatures of its anchors, which whoever verifies them has nothing else of.
 func TestSignaturesByCertificatesBetween(t *testing.T) {
