@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -260,4 +262,56 @@ func TestADamagedDescriptionOfASnapshot(t *testing.T) {
 		require.NoError(t, os.RemoveAll(cfg.Dir))
 	}
 	require.Positive(t, all.refused)
+}
+
+// A node whose newest snapshot is damaged, and which has no entry behind it, does not
+// begin with the one before: it has forgotten what it had said to hold.
+func TestADamagedStateOfASnapshotThatWasSent(t *testing.T) {
+	for _, file := range []string{"state.bin", "meta.json"} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 3, func(cfg *Config) {
+				cfg.TrailingLogs = 1
+				// Nothing is written to the log meanwhile.
+				cfg.LogTime, cfg.CheckInterval = func() time.Duration { return 0 }, time.Hour
+			})
+			n := c.follower()
+			_, index, err := storage.One(t.Context(), c.leader(), increment("1"))
+			require.NoError(t, err)
+			require.NoError(t, n.wait(within(t, 20*time.Second), index))
+			require.NoError(t, await(n.raft.Snapshot(), n.dead))
+			c.net.isolate(n.Address(), true)
+			for i := range 10 {
+				_, _, err := storage.One(within(t, 20*time.Second), c.leader(n), increment(fmt.Sprint("more", i)))
+				require.NoError(t, err)
+			}
+			for _, other := range c.nodes {
+				if other != n {
+					require.NoError(t, await(other.raft.Snapshot(), other.dead))
+				}
+			}
+			c.net.isolate(n.Address(), false)
+			require.Eventually(t, func() bool { return counted(n.metrics.restores) > 0 }, 30*time.Second, time.Millisecond)
+			n.waitReady(t)
+			require.NoError(t, n.Close())
+			c.forget(n)
+			all, err := filepath.Glob(filepath.Join(n.cfg.Dir, "snapshots", "*"))
+			require.NoError(t, err)
+			require.Len(t, all, 2)
+			newest := slices.MaxFunc(all, func(a, b string) int { return cmp.Compare(indexOf(t, a), indexOf(t, b)) })
+			require.NoError(t, os.WriteFile(filepath.Join(newest, file), []byte("{"), 0o600))
+			n.cfg.Listener = listen(t, n.cfg.Address)
+			err = c.stops(n.cfg)
+			require.ErrorContains(t, err, "damaged")
+			require.ErrorContains(t, err, "--replace")
+		})
+	}
+}
+
+// indexOf is that of a snapshot, by the name of its folder.
+func indexOf(t *testing.T, path string) (index uint64) {
+	t.Helper()
+	_, err := fmt.Sscanf(filepath.Base(path), "%d-%d-", new(uint64), &index)
+	require.NoError(t, err)
+	return index
 }

@@ -384,6 +384,9 @@ func readSnapshot(r io.Reader) (*session.State, uint64, error) {
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer func() { _ = r.Close() }() // it was only read
 	state, index, err := readSnapshot(r)
+	if errors.Is(err, session.ErrDamaged) {
+		err = fmt.Errorf("%w; %s", err, adviceReplace)
+	}
 	if err != nil {
 		return f.fail(fmt.Errorf("cluster: restore: %w", err))
 	}
@@ -391,6 +394,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replace(state)
+	f.members = 0 // what was known of them may have changed in what the snapshot stands for
 	f.logged.upTo(f.logged.all.Load())
 	f.moved(index)
 	f.metrics.restored()

@@ -240,3 +240,22 @@ func TestTimeIsWrittenWhileSomethingLasts(t *testing.T) {
 	require.Equal(t, seldom, f.due(time.Minute-1), "a value that lapses is no lease")
 	require.Equal(t, atOnce, f.due(time.Minute))
 }
+
+// A node that is sent what is damaged stops, and says what to do: what it was sent is its
+// newest snapshot by then.
+func TestADamagedSnapshotStopsTheNode(t *testing.T) {
+	good := newFSM(noFatal(t), newMetrics())
+	good.Apply(logEntry(1, 1, 0, increment("r")))
+	taken, err := good.Snapshot()
+	require.NoError(t, err)
+	var to sink
+	require.NoError(t, taken.Persist(&to))
+	b := to.Bytes()
+	b[len(b)/2] ^= 1
+	var stopped []error
+	f := newFSM(func(err error) { stopped = append(stopped, err) }, newMetrics())
+	require.Equal(t, errStopped, f.Restore(io.NopCloser(bytes.NewReader(b))))
+	require.Len(t, stopped, 1)
+	require.ErrorIs(t, stopped[0], session.ErrDamaged)
+	require.ErrorContains(t, stopped[0], "--replace")
+}

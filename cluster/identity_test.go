@@ -61,6 +61,20 @@ func TestRoll(t *testing.T) {
 	}
 }
 
+// The end of a log that was never committed may go: who is met for the first time is held to
+// what it says to have applied, and not to what its log had at its start.
+func TestRollForgivesWhatWasNotCommitted(t *testing.T) {
+	id := func(run string, last uint64) *nodev1.Identity {
+		return &nodev1.Identity{Node: "n1", Incarnation: "a", Admitted: 5, Run: run, LastIndex: last, Term: 3}
+	}
+	r, err := newRoll(nil)
+	require.NoError(t, err)
+	require.Empty(t, r.meet(id("r1", 60)))
+	r.came(id("r1", 60), 50, 3)
+	require.Empty(t, r.meet(id("r2", 52)))
+	require.Contains(t, r.meet(id("r3", 49)), "old copy")
+}
+
 // How far a member has come is kept as soon as either of the two has risen: one
 // that has voted in a term and applied nothing in it must not vote there again.
 func TestRollKeepsWhatRoseAlone(t *testing.T) {
@@ -76,6 +90,7 @@ func TestRollKeepsWhatRoseAlone(t *testing.T) {
 			r, err := newRoll(nil)
 			require.NoError(t, err)
 			require.Empty(t, r.meet(id("r1", 100, 3)))
+			r.came(id("r1", 100, 3), 100, 3)
 			n1 := []raft.Server{{ID: "n1"}}
 			require.NotNil(t, r.due(n1, true))
 			r.came(id("r1", 100, 3), 100, 3)

@@ -51,19 +51,27 @@ func (n *Node) RemoveNode(ctx context.Context, id string, force bool) error {
 // caught up if id is empty. It works on any node, and returns once the present
 // leader has stepped down.
 func (n *Node) TransferLeadership(ctx context.Context, id string) error {
-	asked := false
-	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
-		if asked && id == "" {
+	asked := "" // the address of a leader that may have stepped down for it
+	ask := func(leader string, transfer func() error) error {
+		if id == "" && asked != "" && asked != leader {
 			return nil
 		}
-		asked = true
-		return n.transferHere(ctx, id)
+		err := transfer()
+		if isUnknown(err) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			asked = leader
+		}
+		return err
+	}
+	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
+		return ask(n.cfg.Address, func() error { return n.transferHere(ctx, id) })
 	}, func(ctx context.Context, leader string) error {
 		if _, to := n.raft.LeaderWithID(); id != "" && string(to) == id {
 			return nil
 		}
-		_, err := n.peers.At(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
-		return sent(err)
+		return ask(leader, func() error {
+			_, err := n.peers.At(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
+			return sent(err)
+		})
 	})
 }
 
@@ -203,7 +211,7 @@ func (n *Node) caughtUp(applied uint64) bool {
 
 // place gives a member its address, with a vote or without. n.changing is held.
 func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
-	if _, err := n.member(id); !err && n.taken(address) {
+	if n.taken(address, id) {
 		return invalidField("address", "%s is that of another member", address)
 	}
 	add := n.raft.AddNonvoter
@@ -215,9 +223,10 @@ func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
 	return err
 }
 
-func (n *Node) taken(address string) bool {
+// taken reports whether an address is that of another member.
+func (n *Node) taken(address, id string) bool {
 	for _, s := range n.servers() {
-		if string(s.Address) == address {
+		if string(s.Address) == address && string(s.ID) != id {
 			return true
 		}
 	}

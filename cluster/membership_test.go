@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/storage"
 )
 
@@ -214,4 +215,71 @@ func TestRemovedWhileItIsAdded(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrInvalid)
 	require.ErrorContains(t, err, "n9 was removed while it was added")
 	require.False(t, isMember())
+}
+
+// A leader that was once sent a snapshot, with changes of members in it of which it has no
+// entry, changes members like any other.
+func TestMembersAreChangedBehindASnapshot(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.SnapshotBytes, cfg.TrailingLogs = 1, 1 })
+	late := c.follower()
+	c.net.isolate(late.Address(), true)
+	leader := c.leader(late)
+	require.NoError(t, leader.AddNode(within(t, 20*time.Second), "n9", "127.0.0.1:1", true))
+	for i := range 10 {
+		_, _, err := storage.One(within(t, 20*time.Second), leader, increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	for _, n := range c.nodes {
+		if n != late {
+			require.Eventually(t, func() bool {
+				_ = await(n.raft.Snapshot(), n.dead) // there may be nothing new
+				first, err := n.disk.log.FirstIndex()
+				return err == nil && first > n.fsm.memberIndex()
+			}, 20*time.Second, time.Millisecond)
+		}
+	}
+	c.net.isolate(late.Address(), false)
+	require.Eventually(t, func() bool { return counted(late.metrics.restores) > 0 }, 30*time.Second, time.Millisecond)
+	late.waitReady(t)
+	require.Eventually(t, func() bool {
+		return late.Leader() || late.TransferLeadership(within(t, 10*time.Second), late.cfg.ID) == nil && late.Leader()
+	}, 30*time.Second, time.Millisecond)
+	require.NoError(t, late.RemoveNode(within(t, 5*time.Second), "n9", false))
+	require.NotContains(t, roles(t, late), "n9")
+}
+
+// Whoever moves the leadership is told that it has moved only if it has.
+func TestATransferToNobody(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) {
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 4*time.Second, 4*time.Second, 4*time.Second
+	})
+	leader := c.leader()
+	for _, n := range c.nodes {
+		if n != leader {
+			c.net.isolate(n.Address(), true)
+		}
+	}
+	err := leader.TransferLeadership(within(t, time.Second), "")
+	require.Error(t, err)
+	require.Equal(t, storage.Unknown, storage.OutcomeOf(err))
+	require.True(t, leader.Leader())
+	for _, n := range c.nodes {
+		c.net.isolate(n.Address(), false)
+	}
+	require.NoError(t, leader.TransferLeadership(within(t, 30*time.Second), ""))
+	require.Eventually(t, func() bool { return c.leader() != leader }, 20*time.Second, time.Millisecond)
+}
+
+// A member that says to be where another one is told so, and asks in vain no more.
+func TestAMemberAtTheAddressOfAnother(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	n, other := c.follower(), c.leader()
+	_, err := c.leader().admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: n.cfg.ID, Address: other.Address(), Self: n.hello().GetSelf()})
+	require.ErrorIs(t, err, storage.ErrInvalid)
+	require.ErrorContains(t, err, "is that of another member")
+	_, err = c.leader().admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.Address(), Self: n.hello().GetSelf()})
+	require.NoError(t, err, "it may say its own")
 }

@@ -212,13 +212,12 @@ func (w *restoring) abandon() { w.propose(restoreAbandon, nil) }
 // end puts what was staged in place.
 func (w *restoring) end() error {
 	all := w.digest
-	future := w.propose(restoreEnd, all[:])
+	future := &ending{w.propose(restoreEnd, all[:]), w.l.clock}
 	if err := w.l.settled(w.ctx, future); err != nil {
 		return err
 	}
 	switch r := future.Response().(type) {
 	case *restored:
-		w.l.clock.raise(r.at)
 		return nil
 	case error:
 		if errors.Is(r, errVoid) || errors.Is(r, errNotStaged) {
@@ -228,6 +227,24 @@ func (w *restoring) end() error {
 	default:
 		return unknown(fmt.Errorf("the state machine answered %T", r))
 	}
+}
+
+// An ending is the future of the entry that ends a restore. Log time goes on from that of
+// the new state, also where whoever asked for it has given up waiting.
+type ending struct {
+	raft.ApplyFuture
+	clock *clock
+}
+
+// Error implements raft.Future.
+func (e *ending) Error() error {
+	err := e.ApplyFuture.Error()
+	if err == nil {
+		if r, ok := e.Response().(*restored); ok {
+			e.clock.raise(r.at)
+		}
+	}
+	return err
 }
 
 // settled waits for what was proposed to be applied. Otherwise it returns the

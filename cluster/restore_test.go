@@ -304,3 +304,23 @@ func TestTheEndOfARestoreThatWasGivenUp(t *testing.T) {
 	require.ErrorIs(t, err, errNotStaged)
 	require.ErrorIs(t, err, errElsewhere)
 }
+
+// The time of a leader goes on from that of what was restored, though its caller gave up
+// before the end: else no lease would run out until log time is as far by itself.
+func TestARestoreThatNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	const ahead = 1000 * time.Hour
+	state := session.New()
+	state.ApplyAll(ahead, []session.Command{increment("1")})
+	var b bytes.Buffer
+	require.NoError(t, session.WriteSnapshot(&b, state.Snapshot()))
+	n := newCluster(t, 1, nil).leader()
+	l := n.leading.Load()
+	ctx, giveUp := context.WithCancel(t.Context())
+	w := newRestoring(ctx, l)
+	require.NoError(t, w.stage(&b))
+	giveUp()
+	require.True(t, isUnknown(w.end()))
+	require.Eventually(t, func() bool { return n.fsm.now() >= ahead }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.now() >= ahead }, 10*time.Second, time.Millisecond)
+}

@@ -59,7 +59,9 @@ func (r *roll) meet(id *nodev1.Identity) (refusal string) {
 	switch {
 	case m != nil && was.GetIncarnation() == id.GetIncarnation() && slices.Contains(m.GetRuns(), id.GetRun()):
 	case m == nil || was.GetIncarnation() != id.GetIncarnation() && was.GetAdmitted() < id.GetAdmitted():
-		r.members[id.GetNode()] = &nodev1.KnownMember{Latest: proto.CloneOf(id), Runs: []string{id.GetRun()}}
+		m = &nodev1.KnownMember{Latest: proto.CloneOf(id), Runs: []string{id.GetRun()}}
+		m.Latest.LastIndex = 0 // the end of its log may go that was never committed; see came
+		r.members[id.GetNode()] = m
 		r.anew = true
 	case was.GetIncarnation() != id.GetIncarnation():
 		r.shunned[id.GetNode()] = true

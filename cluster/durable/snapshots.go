@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -18,18 +20,35 @@ import (
 // others is the state.
 type Snapshots struct {
 	raft.SnapshotStore
-	notes raft.StableStore
+	beside Store // has the log, and a note
 }
 
 // OpenSnapshots opens the snapshots in a directory, of which the newest so many
-// stay, or refuses one without those that it had.
-func OpenSnapshots(dir string, stay int, notes raft.StableStore, l hclog.Logger) (*Snapshots, error) {
+// stay, or refuses one without those that it had. What stands beside them is the log of
+// the same directory.
+func OpenSnapshots(dir string, stay int, beside Store, l hclog.Logger) (*Snapshots, error) {
+	// What was being written when the process was killed. Raft would leave it for ever.
+	short, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	for _, path := range short {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	if err != nil {
+		return nil, err
+	}
 	files, err := raft.NewFileSnapshotStoreWithLogger(dir, stay, l)
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshots{files, notes}
-	return s, s.check()
+	s := &Snapshots{files, beside}
+	all, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	newest := uint64(0)
+	if len(all) > 0 {
+		newest = all[0].Index
+	}
+	return s, s.stands(newest)
 }
 
 // keySnapshot is where a node notes the latest snapshot that it has written: one
@@ -58,7 +77,7 @@ func (s *Snapshots) Create(v raft.SnapshotVersion, index, term uint64, members r
 	if _, err := sink.Write(sealOf(v, index, term, membersIndex, members)); err != nil {
 		return nil, errors.Join(err, sink.Cancel())
 	}
-	return &notedSink{sink, func() error { return s.notes.SetUint64(keySnapshot, index) }}, nil
+	return &notedSink{sink, func() error { return s.beside.SetUint64(keySnapshot, index) }}, nil
 }
 
 // A notedSink notes that a snapshot is written.
@@ -75,7 +94,8 @@ func (s *notedSink) Close() error {
 	return s.note()
 }
 
-// Open implements raft.SnapshotStore.
+// Open implements raft.SnapshotStore. Where one cannot be opened Raft takes the next older
+// one, which is refused if it does not stand for all that the node has.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	m, r, err := s.SnapshotStore.Open(id)
 	if err != nil {
@@ -85,6 +105,9 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if _, err = io.ReadFull(r, seal[:]); err == nil && string(seal[:]) != string(sealOf(m.Version, m.Index, m.Term, m.ConfigurationIndex, m.Configuration)) {
 		err = fmt.Errorf("%w: what stands beside snapshot %s is not what was written", ErrDamaged, id)
 	}
+	if err == nil {
+		err = s.stands(m.Index)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
@@ -92,30 +115,21 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return m, r, nil
 }
 
-// check refuses a directory without the snapshots that it had.
-func (s *Snapshots) check() error {
-	noted, err := s.notes.GetUint64(keySnapshot)
+// stands refuses a snapshot, 0 for none, that is older than the latest that the node has
+// written, unless the log goes on from there.
+func (s *Snapshots) stands(index uint64) error {
+	noted, err := s.beside.GetUint64(keySnapshot)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || index >= noted {
 		return err
 	}
-	all, err := s.List()
-	if err == nil && len(all) == 0 {
-		return s.missing(noted)
-	}
-	if log, ok := s.notes.(raft.LogStore); ok && err == nil && all[0].Index < noted {
-		// An older one may stand for it, if the log goes on from there.
-		last, err := log.LastIndex()
+	if index > 0 {
+		last, err := s.beside.LastIndex()
 		if err != nil || last >= noted {
-			return err
+			return err // whether it has a hole is found when it is read
 		}
-		return s.missing(noted)
 	}
-	return err
-}
-
-func (s *Snapshots) missing(noted uint64) error {
-	return fmt.Errorf("%w: the snapshot at index %d is missing, or what stands beside it cannot be read; %s", ErrDamaged, noted, AdviceReplace)
+	return fmt.Errorf("%w: the snapshot at index %d is missing or damaged; %s", ErrDamaged, noted, AdviceReplace)
 }

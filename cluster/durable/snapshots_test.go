@@ -1,6 +1,8 @@
 package durable
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,20 +12,42 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// restored is what Raft does with snapshots at its start: it takes the newest that it
+// can open. The error is that of the oldest.
+func restored(s *Snapshots, err error) error {
+	if err != nil {
+		return err
+	}
+	all, err := s.List()
+	for _, m := range all {
+		var r io.ReadCloser
+		if _, r, err = s.Open(m.ID); err == nil {
+			return r.Close()
+		}
+	}
+	return err
+}
+
 // An older snapshot does not stand for the newest one, which cannot be read, where the
 // log does not reach as far: what the node has said to hold would be forgotten.
 func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 	for name, test := range map[string]struct {
 		log     uint64 // goes so far
-		damaged bool
+		damaged string // file of the newest
 		refused bool
 	}{
-		"both are there":             {10, false, false},
-		"the log ends before":        {10, true, true},
-		"the log ends with it":       {50, true, false},
-		"the log goes on behind it":  {60, true, false},
-		"there is no log any more":   {0, true, true},
-		"there is none, and no need": {0, false, false},
+		"both are there":                     {10, "", false},
+		"the log ends before":                {10, "meta.json", true},
+		"the log ends with it":               {50, "meta.json", false},
+		"the log goes on behind it":          {60, "meta.json", false},
+		"there is no log any more":           {0, "meta.json", true},
+		"there is none, and no need":         {0, "", false},
+		"the log ends before a state":        {10, "state.bin", true},
+		"the log ends with a state":          {50, "state.bin", false},
+		"the log goes on behind a state":     {60, "state.bin", false},
+		"there is no log, and no state":      {0, "state.bin", true},
+		"the log ends before another index":  {10, "index", true},
+		"the log goes on behind another one": {60, "index", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -45,16 +69,47 @@ func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 				newest = sink.ID()
 				require.NoError(t, sink.Close())
 			}
-			if test.damaged {
-				require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshots", newest, "meta.json"), []byte("{"), 0o600))
+			switch meta := filepath.Join(dir, "snapshots", newest, "meta.json"); test.damaged {
+			case "index":
+				b, err := os.ReadFile(meta)
+				require.NoError(t, err)
+				require.Contains(t, string(b), `"Index":50`)
+				require.NoError(t, os.WriteFile(meta, bytes.Replace(b, []byte(`"Index":50`), []byte(`"Index":70`), 1), 0o600))
+			case "":
+			default:
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshots", newest, test.damaged), []byte("{"), 0o600))
 			}
-			_, err = open()
+			err = restored(open())
 			if test.refused {
 				require.ErrorIs(t, err, ErrDamaged)
-				require.ErrorContains(t, err, "the snapshot at index 50 is missing")
+				require.ErrorContains(t, err, "the snapshot at index 50 is missing or damaged")
+				require.ErrorContains(t, err, "--replace")
 				return
 			}
 			require.NoError(t, err)
 		})
 	}
+}
+
+// What a node had begun to write when it was killed does not stay for ever.
+func TestSnapshotsThatWereCutShort(t *testing.T) {
+	dir := t.TempDir()
+	store, err := Open(Options{Dir: dir, LogStore: BoltDB, Logger: hclog.NewNullLogger()})
+	require.NoError(t, err)
+	defer store.Close()
+	s, err := OpenSnapshots(dir, 2, store, hclog.NewNullLogger())
+	require.NoError(t, err)
+	for _, whole := range []bool{true, false} {
+		sink, err := s.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 1, nil)
+		require.NoError(t, err)
+		if whole {
+			require.NoError(t, sink.Close())
+		}
+	}
+	s, err = OpenSnapshots(dir, 2, store, hclog.NewNullLogger())
+	require.NoError(t, err)
+	left, err := filepath.Glob(filepath.Join(dir, "snapshots", "*"))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.NoError(t, restored(s, nil))
 }

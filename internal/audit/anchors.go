@@ -24,12 +24,15 @@ import (
 // elsewhere it holds every line before it, though all nodes should be rolled back
 // together: it says the hash of the line before, and is signed.
 type Anchor struct {
-	Index uint64 `json:"index,omitempty"` // of the log of commands, where there is one
-	State string `json:"state,omitempty"` // digest of the whole state at that index
-	Was   string `json:"was"`             // hash of the line before; all zeros if there is none
+	Cluster string `json:"cluster,omitempty"` // id of that which has the log
+	Index   uint64 `json:"index,omitempty"`   // of the log of commands, where there is one
+	State   string `json:"state,omitempty"`   // digest of the whole state at that index
+	Was     string `json:"was"`               // hash of the line before; all zeros if there is none
 	// Certificate is that of the node, in DER; empty where it has none, and the
 	// anchor no signature.
 	Certificate []byte `json:"certificate,omitempty"`
+	// Between are those that lead from it to an authority, as the node shows them.
+	Between [][]byte `json:"between,omitempty"`
 }
 
 // AnchorEvent is the type of the lines that are anchors.
@@ -44,7 +47,7 @@ var signatureField = []byte(`,"signature":"`)
 func (t *Tail) SealAnchor(lines []byte, from int, a Anchor, by *tls.Certificate) ([]byte, error) {
 	a.Was = hex.EncodeToString(t.Hash[:])
 	if by != nil {
-		a.Certificate = by.Certificate[0]
+		a.Certificate, a.Between = by.Certificate[0], by.Certificate[1:]
 	}
 	text, _ := json.Marshal(a)
 	lines = t.place(append(append(lines, `,"anchor":`...), text...))
@@ -100,9 +103,19 @@ func checkAnchor(l *placed, roots *x509.CertPool) error {
 	if err != nil {
 		return fmt.Errorf("the time of the anchor cannot be read: %w", err)
 	}
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: when, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+	between := x509.NewCertPool()
+	for _, text := range a.Between {
+		if c, err := x509.ParseCertificate(text); err == nil { // one that cannot be read leads nowhere
+			between.AddCert(c)
+		}
+	}
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: when, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
 			return errors.New("the certificate of the anchor is of no authority that was given; if that was replaced since, give a file with the old one too")
+		}
+		if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) && bad.Reason == x509.Expired { // it, or one above it
+			return fmt.Errorf("the anchor is of %s, and the certificate of %q is valid from %s to %s", when.UTC().Format(time.RFC3339),
+				bad.Cert.Subject.CommonName, bad.Cert.NotBefore.UTC().Format(time.RFC3339), bad.Cert.NotAfter.UTC().Format(time.RFC3339))
 		}
 		return fmt.Errorf("the certificate of the anchor is of no authority that was given: %w", err)
 	}
@@ -163,7 +176,12 @@ func (k *Against) ReadAnchors(name string, text io.Reader) error {
 // anchors holds the lines of the files to the anchors in them and to those kept
 // elsewhere.
 func (v *verifier) anchors() {
-	states := map[uint64]*placed{}
+	type place struct {
+		cluster string
+		index   uint64
+	}
+	states := map[place]*placed{}
+	clusters := map[string]bool{}
 	unsigned := 0
 	signed := map[string]uint64{} // the first line of each node that is a signed one
 	look := func(l *placed, kept bool) {
@@ -183,8 +201,12 @@ func (v *verifier) anchors() {
 		if l.Anchor.State == "" {
 			return
 		}
-		if other := states[l.Anchor.Index]; other == nil {
-			states[l.Anchor.Index] = l
+		if c := l.Anchor.Cluster; c != "" {
+			clusters[c] = true
+		}
+		at := place{l.Anchor.Cluster, l.Anchor.Index}
+		if other := states[at]; other == nil {
+			states[at] = l
 		} else if other.Anchor.State != l.Anchor.State {
 			v.wrong(l, "node %s had another state at index %d than node %s, as %s:%d says: the cluster was rolled back, or one of them is damaged", l.Node, l.Anchor.Index, other.Node, other.file, other.line)
 		}
@@ -207,6 +229,9 @@ func (v *verifier) anchors() {
 		for _, node := range v.order {
 			v.unanchored(node)
 		}
+	}
+	if len(clusters) > 1 {
+		v.Notes = append(v.Notes, fmt.Sprintf("the anchors are of %d clusters, which have a log each: states of one tell nothing of those of another", len(clusters)))
 	}
 	if unsigned > 0 {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d anchors are not signed: their nodes had no certificate", unsigned))

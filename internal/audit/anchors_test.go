@@ -1,11 +1,16 @@
 package audit
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,6 +118,51 @@ func TestSignaturesOfAnchors(t *testing.T) {
 	require.Empty(t, problems, "without the authority nobody can tell")
 	problems, _ = verified(t, Against{Roots: roots}, string(forged))
 	require.Equal(t, []string{"a:3: the signature of the anchor is not over this line"}, problems)
+}
+
+// A certificate that had ended is one of the authority that was given, and is told as what
+// it is.
+func TestSignaturesByACertificateThatHadEnded(t *testing.T) {
+	ca, roots := authority(t)
+	pair, err := pki.Issue(ca, pki.Node, "n1", []string{"localhost"}, day.Add(-72*time.Hour), 24*time.Hour)
+	require.NoError(t, err)
+	log, _ := anchored(t, "n1", Anchor{}, &tls.Certificate{Certificate: [][]byte{pair.Certificate.Raw}, PrivateKey: pair.Key})
+	problems, _ := verified(t, Against{Roots: roots}, log)
+	require.Equal(t, []string{`a:3: the anchor is of 2026-05-01T12:00:00Z, and the certificate of "n1" is valid from 2026-04-28T11:00:00Z to 2026-04-29T12:00:00Z`}, problems)
+}
+
+// A node's certificate may come from an authority between it and the one that is given. So
+// may the signatures of its anchors, which whoever verifies them has nothing else of.
+func TestSignaturesByCertificatesBetween(t *testing.T) {
+	root, _ := authority(t)
+	_, others := authority(t)
+	above := *root.Certificate
+	above.MaxPathLen, above.MaxPathLenZero = -1, false // it may vouch for who vouches
+	text, err := x509.CreateCertificate(rand.Reader, &above, &above, root.Key.Public(), root.Key)
+	require.NoError(t, err)
+	self, err := x509.ParseCertificate(text)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(self)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "between"}, URIs: self.URIs, NotBefore: self.NotBefore, NotAfter: self.NotAfter,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, self, key.Public(), root.Key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(raw)
+	require.NoError(t, err)
+	by := certificate(t, &pki.Pair{Certificate: cert, Key: key}, pki.Node, "n1")
+	by.Certificate = append(by.Certificate, raw)
+	log, _ := anchored(t, "n1", Anchor{}, by)
+	problems, notes := verified(t, Against{Roots: roots}, log)
+	require.Empty(t, problems)
+	require.Empty(t, notes)
+	problems, _ = verified(t, Against{Roots: others}, log)
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0], "is of no authority that was given")
 }
 
 // A node may have had no certificate at first. What was kept of that time is what stands
@@ -262,6 +312,40 @@ func TestAnchorsOfOtherStates(t *testing.T) {
 	problems, _ = verified(t, Against{}, one, same, later, other)
 	require.Len(t, problems, 1)
 	require.Contains(t, problems[0], "d:3: node n3 had another state at index 7 than node n1, as a:3 says")
+}
+
+// A cluster that was built anew has a log of its own, which comes to the same index with
+// another state. One that was rolled back does so under its own name.
+func TestAnchorsOfAnotherCluster(t *testing.T) {
+	of := func(node, cluster, state string) string {
+		log, _ := anchored(t, node, Anchor{Cluster: cluster, Index: 7, State: state}, nil)
+		return log
+	}
+	for name, test := range map[string]struct {
+		logs  []string
+		wrong string
+		notes []string
+	}{
+		"one cluster": {logs: []string{of("n1", "c", "aa"), of("n2", "c", "aa")}},
+		"it was built anew": {
+			logs:  []string{of("n1", "c", "aa"), of("n2", "c", "aa"), of("n3", "d", "bb"), of("n4", "d", "bb")},
+			notes: []string{"the anchors are of 2 clusters, which have a log each: states of one tell nothing of those of another"},
+		},
+		"it was rolled back": {logs: []string{of("n1", "c", "aa"), of("n2", "c", "bb")}, wrong: "b:3: node n2 had another state at index 7 than node n1, as a:3 says"},
+		"it was rolled back behind another": {logs: []string{of("n1", "c", "aa"), of("n2", "d", "bb"), of("n3", "c", "cc")}, wrong: "c:3: node n3 had another state at index 7 than node n1, as a:3 says",
+			notes: []string{"the anchors are of 2 clusters, which have a log each: states of one tell nothing of those of another"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			problems, notes := verified(t, Against{}, test.logs...)
+			require.Equal(t, test.notes, notes)
+			if test.wrong == "" {
+				require.Empty(t, problems)
+				return
+			}
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0], test.wrong)
+		})
+	}
 }
 
 // The chain goes on behind an anchor after a restart.

@@ -71,6 +71,7 @@ func (a *anchors) write() {
 	var now audit.Anchor
 	if a.state != nil {
 		if index, digest := a.state(); index > 0 {
+			now.Cluster = a.audit.store.DataID(session.ClusterNamespace)
 			now.Index, now.State = index, hex.EncodeToString(digest[:])
 		}
 	}

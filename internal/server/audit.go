@@ -257,10 +257,14 @@ func (a *auditor) repaired(t *order.Trace, c *session.Repair) {
 	})
 }
 
-// member writes that somebody changed the members.
-func (a *auditor) member(ctx context.Context, event, node, address string) {
+// member writes that somebody changed the members, or may have.
+func (a *auditor) member(ctx context.Context, event, node, address string, outcome storage.Outcome) {
 	a.add(order.TraceOf(ctx), func(l line) line {
-		return a.happened(l, event, "", "", session.ClusterNamespace).text("name", node).text("address", address)
+		l = a.happened(l, event, "", "", session.ClusterNamespace).text("name", node).text("address", address)
+		if outcome == storage.Unknown {
+			l = l.text("outcome", "unknown")
+		}
+		return l
 	})
 }
 

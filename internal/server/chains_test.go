@@ -440,6 +440,7 @@ func TestAnchorsAndKeys(t *testing.T) {
 			anchors++
 			require.Equal(t, audit.AnchorEvent, l.Event)
 			require.EqualValues(t, 7, l.Anchor.Index)
+			require.Equal(t, store.DataID(session.ClusterNamespace), l.Anchor.Cluster)
 			require.Equal(t, "ab", l.Anchor.State[:2])
 		}
 		if l.Digest != "" {

@@ -90,13 +90,15 @@ func (s clusterService) stillMay(ctx context.Context) error {
 	return err
 }
 
-// changed notes what came of a change of members: what was done is answered so, also to
-// who was revoked meanwhile.
-func changed(ctx context.Context, err error) error {
-	if t := order.TraceOf(ctx); storage.OutcomeOf(err) != storage.NotApplied {
-		t.Changed = true // beside what was changed for it: the use of a token
+// changed notes and writes what came of a change of members: what was done is answered so,
+// also to who was revoked meanwhile.
+func (s clusterService) changed(ctx context.Context, event, node, address string, err error) error {
+	if outcome := storage.OutcomeOf(err); outcome != storage.NotApplied {
+		order.TraceOf(ctx).Changed = true // beside what was changed for it: the use of a token
+		s.audit.member(ctx, event, node, address, outcome)
 	}
 	if err != nil {
+		s.audit.log.push()
 		return fault.OfChange(err)
 	}
 	return nil
@@ -121,10 +123,9 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 		}
 		return nil, err
 	}
-	if err := changed(ctx, c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
+	if err := s.changed(ctx, "node_added", req.Node, req.Address, c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
 		return nil, err
 	}
-	s.audit.member(ctx, "node_added", req.Node, req.Address)
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
 
@@ -151,10 +152,9 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if err := s.newTokens().EndOf(ctx, req.Node); err != nil {
 		return nil, err
 	}
-	if err := changed(ctx, c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
+	if err := s.changed(ctx, "node_removed", req.Node, "", c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
 		return nil, err
 	}
-	s.audit.member(ctx, "node_removed", req.Node, "")
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
 }
 
@@ -169,10 +169,9 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	if err != nil {
 		return nil, err
 	}
-	if err := changed(ctx, c.TransferLeadership(ctx, req.Node)); err != nil {
+	if err := s.changed(ctx, "leadership_transferred", req.Node, "", c.TransferLeadership(ctx, req.Node)); err != nil {
 		return nil, err
 	}
-	s.audit.member(ctx, "leadership_transferred", req.Node, "")
 	status, err := c.Status(ctx)
 	if err != nil {
 		status.Leader = "" // the leadership has moved all the same
@@ -188,7 +187,7 @@ func (s clusterService) Snapshot(ctx context.Context, _ *v1.SnapshotRequest, str
 	if err := s.stillMay(ctx); err != nil {
 		return err
 	}
-	s.audit.member(ctx, "snapshot_saved", "", "")
+	s.audit.member(ctx, "snapshot_saved", "", "", storage.Applied)
 	s.audit.log.push() // a state can be saved also where the audit cannot be written
 	w := bufio.NewWriterSize(chunkWriter{stream}, chunkSize)
 	if err := s.store.Save(ctx, w); err != nil {

@@ -289,3 +289,36 @@ func TestUsesOfTokensAreChained(t *testing.T) {
 	require.Equal(t, session.NamespaceKey(session.ClusterNamespace), key)
 	require.Equal(t, "joiner", access.RoleName(v1.Role_ROLE_JOINER))
 }
+
+// A change of members whose outcome nobody knows may have been made, and the audit says so.
+// One that was not made has no line.
+func TestTheAuditOfChangesOfMembersThatMayHaveBeenMade(t *testing.T) {
+	for outcome, told := range map[storage.Outcome][]string{
+		storage.Unknown:    {"node_added n2 unknown", "node_removed n2 unknown", "leadership_transferred n2 unknown"},
+		storage.NotApplied: nil,
+		storage.Applied:    {"node_added n2 <nil>", "node_removed n2 <nil>", "leadership_transferred n2 <nil>"},
+	} {
+		n, all := startRecruiting(t)
+		root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).cluster
+		if outcome != storage.Applied {
+			all.fails = storage.Fail(outcome, errLeaderGone)
+		}
+		_, add := root.AddNode(n.ctx(), &v1.AddNodeRequest{Node: "n2", Address: "127.0.0.1:1"})
+		_, remove := root.RemoveNode(n.ctx(), &v1.RemoveNodeRequest{Node: "n2"})
+		_, transfer := root.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{Node: "n2"})
+		for _, err := range []error{add, remove, transfer} {
+			require.Equal(t, outcome == storage.Applied, err == nil)
+		}
+		lines := func() (lines []string) {
+			for _, l := range n.audit.all(t) {
+				switch e := l["event_type"]; e {
+				case "node_added", "node_removed", "leadership_transferred":
+					lines = append(lines, fmt.Sprint(e, " ", l["name"], " ", l["outcome"]))
+				}
+			}
+			return lines
+		}
+		eventually(t, "there are lines", func() bool { return len(lines()) == len(told) })
+		require.Equal(t, told, lines())
+	}
+}
