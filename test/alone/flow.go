@@ -115,7 +115,7 @@ func follow(s *script) {
 	}
 	var mu sync.Mutex
 	told, decisions, amiss, cursor := map[place]int{}, map[string]bool{}, false, ""
-	ready := make(chan struct{})
+	ready, begun := make(chan struct{}), sync.Once{}
 	listen := func(at *node) error {
 		mu.Lock()
 		req := &v1.FollowRequest{Cluster: true, SessionId: s.own, After: cursor}
@@ -128,9 +128,7 @@ func follow(s *script) {
 		for stream.Receive() {
 			m := stream.Msg()
 			mu.Lock()
-			if cursor == "" {
-				close(ready)
-			}
+			begun.Do(func() { close(ready) })
 			if cursor = m.Cursor; m.Event != nil {
 				told[place{m.Event.Node, m.Event.Sequence, m.Event.Timestamp}]++
 				decisions[m.Event.DecisionId] = true
