@@ -214,7 +214,7 @@ func (e *end) judge(ctx context.Context) error {
 		result = valueOf(e.req.Output)
 	}
 	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, policy)
-	return e.s.flows.Ended(ctx, at, e.cmd.Status == session.Succeeded, result)
+	return e.s.flows.Ended(e.trace.Within(ctx), at, e.cmd.Status == session.Succeeded, result)
 }
 
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {

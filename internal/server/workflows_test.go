@@ -525,3 +525,44 @@ func (s *overtaken) Apply(ctx context.Context, cmds ...session.Command) []storag
 	}
 	return s.Store.Apply(ctx, cmds...)
 }
+
+// A noCalls begins and ends no call any more once it is armed; all else it does.
+type noCalls struct {
+	storage.Store
+	armed atomic.Bool
+}
+
+func (s *noCalls) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	answers := make([]storage.Answer, len(cmds))
+	for i, c := range cmds {
+		_, begins := c.(*session.Begin)
+		_, ends := c.(*session.End)
+		if s.armed.Load() && (begins || ends) {
+			answers[i] = storage.Refused(errLeaderGone)
+			continue
+		}
+		answers[i] = s.Store.Apply(ctx, c)[0]
+	}
+	return answers
+}
+
+// Where a call stands in the workflow is written before it is ordered. So one that was
+// not ordered is not one of which nothing was applied, however it was sent.
+func TestWhatAWorkflowHasTakenDownIsNotNothing(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		memory := storage.NewMemory(nil)
+		t.Cleanup(func() { require.NoError(t, memory.Close()) })
+		store := &noCalls{Store: memory}
+		n := startOn(t, store)
+		n.putPolicy(flowOfP)
+		n.session("s")
+		n.begin("s", "open", tooled("Read", `{"path": "PLAN"}`))
+		store.armed.Store(true)
+		res := send(n, beginFrame(1, "s", "new", tooled("Read", `{"path": "PLAN"}`)), endFrame(2, "s", "open"), beginFrame(3, "s", "bad", tooled("Read", "{")))
+		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[0]))
+		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[1]))
+		require.Equal(t, "invalid_argument INVALID_FIELD", saidOfResult(t, res[2]), "what others did is not its own")
+		require.Contains(t, n.state(), `"new":{`)
+		require.NotContains(t, n.state(), `"open":{`)
+	})
+}

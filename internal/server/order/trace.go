@@ -62,6 +62,12 @@ func (t *Trace) Said(err error) error {
 	}
 }
 
+// Within is a context in which what is changed is traced as the operation's, beside its
+// own commands.
+func (t *Trace) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
 type traceKey struct{}
 
 // Traced gives a request a trace.
