@@ -260,6 +260,13 @@ func (k *Keeper) Ended(ctx context.Context, p *Place, succeeded bool, result val
 	})
 }
 
+// Ends reports whether a command takes down that a call has ended, given the record that it
+// changes: then fewer calls run.
+func Ends(c *session.Set, before session.Record) bool {
+	x, _ := before.(*session.Counter)
+	return x != nil && c.By.Client == client && engine.WorkflowOpen(c.Value.Text) < engine.WorkflowOpen(x.Value.Text)
+}
+
 // change reads a state, changes it and writes it, as often as others come before.
 func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.WorkflowState, version string) error) error {
 	for range rounds {
