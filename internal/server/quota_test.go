@@ -445,6 +445,18 @@ func TestQuotaOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// Where a call of a workflow has ended is a value, which is written whatever there is of
+// those: the call ends.
+func TestACallOfAWorkflowEndsBeyondTheQuota(t *testing.T) {
+	n := flowNode(t)
+	n.begin("s", "c", tooled("Read", `{"path": "PLAN"}`))
+	n.putQuotas("default", session.Quotas{Bytes: 1})
+	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "next", tooled("Read", `{"path": "PLAN"}`)))
+	requireOverQuota(t, err, "bytes")
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s", "c").Outcome)
+	require.Contains(t, n.state(), `"reads":["PLAN"]`)
+}
+
 // What goes through no steps of operations costs one as well.
 func TestQuotaOfOtherOperations(t *testing.T) {
 	n := start(t)

@@ -239,7 +239,7 @@ func (k *Keeper) Peek(ctx context.Context, p *Place, args value.Value, tool stri
 // returned where a gate looks at that. Of a call that is not open nothing is kept, so
 // that one whose end is told twice counts once.
 func (k *Keeper) Ended(ctx context.Context, p *Place, succeeded bool, result value.Value) error {
-	return k.change(ctx, p, func(s *engine.WorkflowState, _ string) error {
+	return k.change(order.Ending(ctx), p, func(s *engine.WorkflowState, _ string) error {
 		r, runs := s.Open[p.Call]
 		if !runs {
 			return nil
