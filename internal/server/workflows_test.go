@@ -566,3 +566,39 @@ func TestWhatAWorkflowHasTakenDownIsNotNothing(t *testing.T) {
 		require.NotContains(t, n.state(), `"open":{`)
 	})
 }
+
+// What was refused, or waits still, is no evidence, whatever its caller says of its end;
+// and what was admitted is, also where its end was sent together with its begin.
+func TestWhatWasNotAdmittedIsNoEvidence(t *testing.T) {
+	n := flowNode(t)
+	n.putPool("gpu", 1)
+	held := n.acquire("gpu", "held")
+	of := func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} }
+	read := tooled("Read", `{"path": "PLAN"}`)
+	ended := func(call string) error {
+		_, err := n.calls.EndCall(n.ctx(), endFrame(1, "s", call).GetEnd())
+		return err
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, n.begin("s", "refused", read, of).Outcome)
+	require.Equal(t, "not_found NOT_FOUND", saidOf(t, ended("refused")))
+	require.NotContains(t, n.state(), `"reads":["PLAN"]`)
+	queued := ways["batch"](n, beginFrame(1, "s", "waits", read, of, waiting(time.Minute)))[0]
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, queued.GetBegin().GetOutcome())
+	require.Equal(t, "failed_precondition STILL_WAITING", saidOf(t, ended("waits")))
+	require.NotContains(t, n.state(), `"reads":["PLAN"]`)
+
+	_, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: "held", Client: "w", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "waits", read, of, waiting(time.Minute)).Outcome)
+	require.NoError(t, ended("waits"))
+	require.Contains(t, n.state(), `"reads":["PLAN"]`)
+
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		n := flowNode(t)
+		if res := send(n, beginFrame(1, "s", "c", read), endFrame(2, "s", "c")); res[1].GetError() != nil {
+			_, err := n.calls.EndCall(n.ctx(), endFrame(1, "s", "c").GetEnd()) // a stream promises no order of what is set apart
+			require.NoError(t, err)
+		}
+		require.Contains(t, n.state(), `"reads":["PLAN"]`)
+	})
+}
