@@ -120,7 +120,7 @@ type verdict struct {
 }
 
 // overloadPause is how long a node is left alone that has no room for new work
-// and does not say for how long: the operations of a stream do not.
+// and does not say for how long.
 const overloadPause = time.Second
 
 // judge tells what an RPC error means for its request. An error that did not

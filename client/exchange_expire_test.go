@@ -12,6 +12,7 @@ import (
 
 	"example.com/govnode/client/internal/wire"
 	"example.com/govnode/internal/window"
+	govnodev1 "example.com/govnode/proto/govnode/v1"
 )
 
 // A noStream takes everything, and brings nothing.
@@ -107,6 +108,24 @@ func TestAnswerAfterTheLimit(t *testing.T) {
 		require.Len(t, k.open, 1, "the node has not answered it")
 		k.take(&wire.Inbox{Answers: []wire.Answer{{Tag: 1, Result: wire.Result{Kind: wire.KindBegin}}}})
 		require.Empty(t, k.open)
+		k.fail(errors.New("over"))
+	})
+}
+
+// A frame that nobody waits for any more may be told at the same moment that it waits:
+// that is for the link alone, since who has given it up still looks at it.
+func TestANoticeAtTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := idleLink(idleClient(t))
+		e := &errand{c: k.line.c, caller: t.Context(), end: time.Now().Add(time.Hour), until: time.Now().Add(time.Second)}
+		told := make(chan error, 1)
+		go func() { told <- onLink(k, e) }()
+		synctest.Wait()
+		k.packAll(t)
+		time.Sleep(time.Second)
+		k.take(&wire.Inbox{Answers: []wire.Answer{{Tag: 1, Result: wire.Result{Kind: wire.KindBegin, Outcome: govnodev1.Outcome_OUTCOME_QUEUED}}}})
+		require.ErrorIs(t, <-told, context.DeadlineExceeded)
+		require.Equal(t, 1, k.window.Count(window.Waiting))
 		k.fail(errors.New("over"))
 	})
 }

@@ -157,7 +157,9 @@ func (k *link) take(m *wire.Inbox) {
 		}
 		k.heard(f)
 		if a.Result.Outcome == govnodev1.Outcome_OUTCOME_QUEUED {
-			f.waits = true
+			if !f.gone { // else its caller, who may look at it without the lock
+				f.waits = true
+			}
 			k.setAside(f)
 			continue
 		}

@@ -81,6 +81,9 @@ func WorkflowKey(session, name string) string { return workflow.Key(session, nam
 // WorkflowSession is the session whose state in a workflow has a key; empty of another key.
 func WorkflowSession(key string) string { return workflow.SessionOf(key) }
 
+// WorkflowOpen is how many calls run by a state as it is written; 0 where it is none.
+func WorkflowOpen(state string) int { return workflow.OpenIn(state) }
+
 // WorkflowKept is for how long a state is kept behind its last change.
 const WorkflowKept = workflow.Kept
 

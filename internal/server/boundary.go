@@ -14,6 +14,7 @@ import (
 	"example.com/govnode/engine"
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -247,8 +248,8 @@ func grows(cmd session.Command) bool {
 }
 
 // begun reports whether a command asks again for what is open or waits, as the
-// claim of a waiter does: the other node has taken it before, and it has its
-// room.
+// claim of a waiter does, or takes down where a call has ended in its workflow: the
+// other node has taken it before, and it has its room.
 func (s *Server) begun(cmd session.Command) bool {
 	switch c := cmd.(type) {
 	case *session.Begin:
@@ -259,6 +260,9 @@ func (s *Server) begun(cmd session.Command) bool {
 		found, err := s.store.Get(context.Background(), session.ClientKey(c.NS, c.Client), storage.Nearby)
 		x, _ := found.Record.(*session.Client)
 		return err == nil && x != nil && x.Find(c.Slot) != nil
+	case *session.Set:
+		found, err := s.store.Get(context.Background(), session.CounterKey(c.NS, c.Key), storage.Nearby)
+		return err == nil && flows.Ends(c, found.Record)
 	case *session.TakeRate:
 		found, err := s.store.Get(context.Background(), session.ClientKey(c.NS, c.Client), storage.Nearby)
 		x, _ := found.Record.(*session.Client)

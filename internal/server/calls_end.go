@@ -40,6 +40,7 @@ type end struct {
 	input   *engine.Input       // of its begin; nil if that was not sent
 	review  *engine.Review      // nil where no rule looks at the output
 	drift   *engine.DriftResult // nil where there is nothing to compare
+	late    bool                // it was not seen to be admitted, so that its workflow has not been told
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -201,6 +202,7 @@ func valueOf(v *structpb.Value) value.Value {
 
 // judge takes down, before the call is over, how far that brings its session in its
 // workflow. Told again it changes nothing, since the call is not open there any more.
+// What was never admitted is no evidence; if it turns out that it was, take tells.
 func (e *end) judge(ctx context.Context) error {
 	policy := e.policy
 	if policy == nil || policy.Workflow() == nil || e.session.Phase != session.PhaseOpen {
@@ -209,16 +211,35 @@ func (e *end) judge(ctx context.Context) error {
 	if quick(ctx) {
 		return errTakesLong
 	}
+	if e.late = !e.admitted(); e.late {
+		return nil
+	}
+	return e.tell(ctx)
+}
+
+// admitted reports whether the call was, as the session stood when it was looked at.
+func (e *end) admitted() bool {
+	if h := e.session.Find(e.req.CallId); h != nil {
+		return !h.Waiting()
+	}
+	m := e.session.IDs.Find(e.req.CallId)
+	return m != nil && (session.Code(m.Code()) == session.Ended || session.Code(m.Code()) == session.LeaseLost)
+}
+
+// tell tells the workflow how the call has ended.
+func (e *end) tell(ctx context.Context) error {
 	result := value.Value{}
 	if e.req.Output != nil {
 		result = valueOf(e.req.Output)
 	}
-	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, policy)
-	return e.s.flows.Ended(ctx, at, e.cmd.Status == session.Succeeded, result)
+	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, e.policy)
+	return e.s.flows.Ended(e.trace.Within(ctx), at, e.cmd.Status == session.Succeeded, result)
 }
 
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	switch again, res := e.stale(answers), &e.answer.Result; {
+	case !again && e.late && res.Code == session.Ended:
+		return false, e.tell(ctx)
 	case !again:
 		return false, nil
 	case e.another():

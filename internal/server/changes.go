@@ -73,6 +73,12 @@ func (c *chainedStore) Unswept(ctx context.Context) []session.Key {
 	return nil
 }
 
+// Removed reports whether this node is no member of its cluster any more.
+func (c *chainedStore) Removed() bool {
+	r, ok := c.Store.(interface{ Removed() bool })
+	return ok && r.Removed()
+}
+
 // chainedClaims are claims of what the store hands out by itself.
 type chainedClaims struct {
 	storage.Handing

@@ -3,6 +3,7 @@ package server_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,6 +96,7 @@ func TestFramesSetApart(t *testing.T) {
 	all := l.receive(2)
 	require.Equal(t, "OVERLOADED", all[most+1][0].GetError().GetReason(), "%v", all[most+1])
 	require.Contains(t, all[most+1][0].GetError().GetMessage(), "nothing was applied")
+	require.Equal(t, time.Second, all[most+1][0].GetError().GetRetryAfter().AsDuration())
 	require.Equal(t, "NOT_FOUND", all[most+2][0].GetError().GetReason(), "others go on: %v", all[most+2])
 	close(free)
 	for tag, a := range l.receive(most) {

@@ -129,7 +129,7 @@ func (c *exchangeContext) Value(key any) any {
 // has time: the deadline of each by itself ends its wait.
 func (x *exchange) order(frames []*frame) {
 	ops := make([]operation, len(frames))
-	ready := make([]*frame, 0, len(frames)+4)
+	ready := make([]*frame, 0, len(frames))
 	until := frames[0].start
 	for i, f := range frames {
 		ops[i] = f.op
@@ -141,7 +141,7 @@ func (x *exchange) order(frames []*frame) {
 	ctx, cancel := context.WithDeadline(x.base, earlier(until, frames[0].start.Add(x.s.cfg.RequestTimeout)))
 	defer cancel()
 	x.s.proceed(ctx, ops, course{
-		queued: func(i int, w *waiting.Wait) { ready = append(ready, x.wait(frames[i], w)) },
+		queued: func(i int, w *waiting.Wait) { x.wait(frames[i], w) },
 		answered: func(done []int) {
 			for _, i := range done {
 				x.finish(frames[i])
@@ -153,9 +153,9 @@ func (x *exchange) order(frames []*frame) {
 	})
 }
 
-// wait lets a frame stand in its queue, to be answered later, and returns the
-// notice of it.
-func (x *exchange) wait(f *frame, w *waiting.Wait) *frame {
+// wait lets a frame stand in its queue, to be answered later, and posts the notice of
+// it: at once, since its answer may be there before those of its message are.
+func (x *exchange) wait(f *frame, w *waiting.Wait) {
 	x.mu.Lock()
 	if x.window.Move(f.class, window.Waiting, 1) == 1 {
 		f.class = window.Waiting
@@ -164,6 +164,7 @@ func (x *exchange) wait(f *frame, w *waiting.Wait) *frame {
 	f.op.queue()
 	notice := &frame{notice: true, result: &v1.OperationResult{Tag: f.result.GetTag()}}
 	put(notice.result, f.op)
+	x.post(notice)
 	x.work.Go(func() {
 		ctx, cancel := context.WithDeadline(x.waits, f.until)
 		defer cancel()
@@ -171,7 +172,6 @@ func (x *exchange) wait(f *frame, w *waiting.Wait) *frame {
 		x.finish(f)
 		x.post(f)
 	})
-	return notice
 }
 
 // finish takes over what became of the operation of a frame.

@@ -397,3 +397,40 @@ func TestExchangeNeedsHTTP2(t *testing.T) {
 	require.Equal(t, http.StatusHTTPVersionNotSupported, status)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a").Outcome)
 }
+
+// A frame is told that it waits before it is told what came of that, however soon that
+// is and however long its message takes.
+func TestANoticeComesBeforeTheAnswer(t *testing.T) {
+	n := start(t)
+	n.putPolicy(roomy...)
+	n.session("s")
+	n.putPool("gpu", 1)
+	ctx, stop := context.WithCancel(n.ctx())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer stop()
+	others.Go(func() { // whoever waits is looked for with every change
+		for ctx.Err() == nil {
+			n.store.Apply(ctx, &session.Increment{NS: "default", By: session.Maker{Client: "others"}, Key: "k"})
+		}
+	})
+	l := n.exchange()
+	for round := range 20 {
+		held, next := fmt.Sprint("held", round), fmt.Sprint("next", round)
+		token := n.acquire("gpu", held).Token
+		frames := []*v1.Operation{
+			{Tag: 1, Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "gpu", SlotId: next, Client: "w", Wait: durationpb.New(time.Minute)}}},
+			{Tag: 2, Op: &v1.Operation_Release{Release: &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: held, Client: "w", Token: token}}},
+		}
+		for i := range uint64(400) {
+			frames = append(frames, endFrame(3+i, "s", "none"))
+		}
+		l.send(frames...)
+		answers := l.receive(len(frames) + 1)
+		require.Equal(t, v1.Outcome_OUTCOME_RELEASED, answers[2][0].GetRelease().GetOutcome(), "%v", answers[2])
+		require.Equal(t, v1.Outcome_OUTCOME_QUEUED, answers[1][0].GetAcquire().GetOutcome())
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, answers[1][1].GetAcquire().GetOutcome())
+		_, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: next, Client: "w", Token: answers[1][1].GetAcquire().GetToken()})
+		require.NoError(t, err)
+	}
+}

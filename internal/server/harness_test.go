@@ -243,6 +243,21 @@ func info(t testing.TB, err error) *errdetails.ErrorInfo {
 	return nil
 }
 
+// retryDelay is when an error says that the request may be sent again; nil if it does not.
+func retryDelay(t testing.TB, err error) *durationpb.Duration {
+	t.Helper()
+	var ce *connect.Error
+	require.ErrorAs(t, err, &ce)
+	for _, d := range ce.Details() {
+		m, err := d.Value()
+		require.NoError(t, err)
+		if r, ok := m.(*errdetails.RetryInfo); ok {
+			return r.GetRetryDelay()
+		}
+	}
+	return nil
+}
+
 func requireRefused(t *testing.T, err error, code connect.Code, reason, text string) {
 	t.Helper()
 	require.Error(t, err)

@@ -117,6 +117,7 @@ func TestWithoutALeaderItIsRefusedAtOnce(t *testing.T) {
 		batch := answered("CallService/BatchCalls", `{"operations":[{"tag":1,"begin":{"sessionId":"s","callId":"c2","tool":"t"}},
 			{"tag":2,"acquire":{"pool":"q","slotId":"y","client":"k"}},{"tag":3,"end":{"sessionId":"s","callId":"c1","status":"STATUS_SUCCEEDED"}}]}`)
 		require.Equal(t, 3, strings.Count(batch, "NOT_APPLIED"), batch)
+		require.Equal(t, 3, strings.Count(batch, `"retryAfter":"2s"`), batch)
 		require.Contains(t, answered("SessionService/GetSession", `{"sessionId":"s","consistency":"CONSISTENCY_STALE"}`), `"attempts":2,`)
 		require.Equal(t, 1, strings.Count(out.String(), "level=WARN"), "%s", &out)
 

@@ -162,6 +162,40 @@ func TestALeaderThatShedsTakesNothingFromOthers(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Where a call stands in a workflow is a value, which is written before the call ends:
+// that is taken for one that ends, and for one that begins it is not.
+func TestALeaderThatShedsLetsCallsOfAWorkflowEnd(t *testing.T) {
+	servers, urls := raftServers(t, 2)
+	client := httptest.NewServer(nil).Client()
+	t.Cleanup(client.CloseIdleConnections)
+	calls := govnodev1connect.NewCallServiceClient(client, urls[1])
+	ctx := t.Context()
+	_, err := govnodev1connect.NewPolicyServiceClient(client, urls[1]).PutPolicy(ctx, &v1.PutPolicyRequest{Yaml: `apiVersion: edictum/v1
+kind: Workflow
+metadata: {name: p}
+stages:
+  - {id: read, tools: [Read]}
+`})
+	require.NoError(t, err)
+	_, err = govnodev1connect.NewSessionServiceClient(client, urls[1]).CreateSession(ctx, &v1.CreateSessionRequest{
+		SessionId: "s", AgentId: "a", Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: "p"}},
+	})
+	require.NoError(t, err)
+	begin := func(call string) (*v1.BeginCallResponse, error) {
+		return calls.BeginCall(ctx, &v1.BeginCallRequest{SessionId: "s", CallId: call, Tool: "Read", ArgumentsJson: `{"path": "x"}`})
+	}
+	begun, err := begin("c")
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, begun.Outcome)
+
+	servers[0].memory.Shed(true)
+	_, err = begin("new")
+	require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(err).GetReason(), "%v", err)
+	ended, err := calls.EndCall(ctx, &v1.EndCallRequest{SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, ended.Outcome)
+}
+
 // Every command that a refused request becomes is refused, and no other.
 func TestWhatGrowsTheState(t *testing.T) {
 	for _, c := range []session.Command{

@@ -45,7 +45,7 @@ var ways = map[string]func(*node, ...*v1.Operation) []*v1.OperationResult{
 			}
 			if err != nil {
 				all[i].Result = &v1.OperationResult_Error{Error: &v1.OperationError{
-					Code: connect.CodeOf(err).String(), Reason: info(n.t, err).Reason, Message: err.Error(),
+					Code: connect.CodeOf(err).String(), Reason: info(n.t, err).Reason, Message: err.Error(), RetryAfter: retryDelay(n.t, err),
 				}}
 			}
 		}

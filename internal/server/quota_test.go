@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/client"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -286,6 +287,49 @@ func TestQuotaOfOperations(t *testing.T) {
 	require.Positive(t, refused)
 }
 
+// Whoever is refused is told when there is more, however the operation was sent.
+func TestWhenThereAreMoreOperations(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		n := start(t)
+		n.putPolicy(roomy...)
+		n.session("s")
+		n.putQuotas("default", session.Quotas{Operations: 5})
+		ops := make([]*v1.Operation, 20)
+		for i := range ops {
+			ops[i] = beginFrame(uint64(i+1), "s", fmt.Sprint("c", i))
+		}
+		refused := 0
+		for _, r := range send(n, ops...) {
+			if e := r.GetError(); e != nil {
+				require.Equal(t, "QUOTA_EXCEEDED", e.Reason)
+				require.Positive(t, e.RetryAfter.AsDuration(), "%v", e)
+				require.LessOrEqual(t, e.RetryAfter.AsDuration(), time.Second/5+time.Millisecond)
+				refused++
+			}
+		}
+		require.Positive(t, refused)
+	})
+}
+
+// A client waits until there are more, on a stream as well.
+func TestAClientWaitsForMoreOperations(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		n := start(t)
+		n.putPolicy(roomy...)
+		n.putQuotas("default", session.Quotas{Operations: 5})
+		c, err := client.New(client.Config{Addresses: []string{n.url}, DisableExchange: alone})
+		require.NoError(t, err)
+		s, err := c.CreateSession(n.ctx(), client.Session{Agent: "a", Policy: "p"})
+		require.NoError(t, err)
+		for range 8 {
+			_, err := s.Begin(n.ctx(), client.Call{Tool: "t"})
+			require.NoError(t, err, "by requests of their own: %v", alone)
+		}
+		require.NoError(t, c.Close())
+		require.Positive(t, n.metric("gov_quota_refused_total{quota=\"operations a second\"}"))
+	}
+}
+
 // What ends, keeps or gives back costs nothing, unless it changes nothing: whoever asks for
 // that over and over is refused by and by, and not so who has what he ends.
 func TestQuotaOfWhatIsNotThere(t *testing.T) {
@@ -399,6 +443,18 @@ func TestQuotaOfWhatIsNotThere(t *testing.T) {
 			require.True(t, gone.Found)
 		})
 	}
+}
+
+// Where a call of a workflow has ended is a value, which is written whatever there is of
+// those: the call ends.
+func TestACallOfAWorkflowEndsBeyondTheQuota(t *testing.T) {
+	n := flowNode(t)
+	n.begin("s", "c", tooled("Read", `{"path": "PLAN"}`))
+	n.putQuotas("default", session.Quotas{Bytes: 1})
+	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "next", tooled("Read", `{"path": "PLAN"}`)))
+	requireOverQuota(t, err, "bytes")
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, n.end("s", "c").Outcome)
+	require.Contains(t, n.state(), `"reads":["PLAN"]`)
 }
 
 // What goes through no steps of operations costs one as well.

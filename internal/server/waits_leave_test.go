@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -43,39 +45,43 @@ func (m *member) Apply(ctx context.Context, cmds ...session.Command) []storage.A
 // Whoever waits at a node that is removed is told so while its place is kept,
 // and goes on with it at another node.
 func TestARemovedNodeHandsWaitersOver(t *testing.T) {
-	withServer(t, func(t *testing.T, other *Server) {
-		var log bytes.Buffer
-		m := &member{Store: other.changes}
-		s, err := New(Config{Store: m, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		require.NoError(t, err)
-		defer func() { require.NoError(t, s.Close()) }()
-		_, err = other.try(t, "held", 0, time.Hour)
-		require.NoError(t, err)
-		var removed time.Time
-		time.AfterFunc(20*time.Second, func() { removed = time.Now(); m.gone.Store(true) })
-		_, err = s.ask(t.Context())
-		require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err))
-		require.Equal(t, fault.ReasonOutcomeUnknown, fault.InfoOf(err).GetReason())
-		require.ErrorContains(t, err, "removed from the cluster")
-		require.LessOrEqual(t, time.Since(removed), 500*time.Millisecond, "the next look")
-		require.NotContains(t, log.String(), "claim")
+	for _, chain := range []*audit.Tail{nil, {Node: "n1"}} {
+		withServer(t, func(t *testing.T, other *Server) { removedNodeHandsOver(t, other, chain) })
+	}
+}
 
-		later := make(chan *v1.BeginCallResponse)
-		go func() {
-			res, err := other.try(t, "later", time.Minute, time.Minute)
-			if err != nil {
-				t.Error(err)
-			}
-			later <- res
-		}()
-		synctest.Wait()
-		time.AfterFunc(15*time.Second, func() { other.finish(t, "held") })
-		res, err := other.ask(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
-		other.finish(t, "c")
-		require.Greater(t, (<-later).Grants[0].Token, res.Grants[0].Token, "who came later is later")
-	})
+func removedNodeHandsOver(t *testing.T, other *Server, chain *audit.Tail) {
+	var log bytes.Buffer
+	m := &member{Store: other.changes}
+	s, err := New(Config{Store: m, Logger: slog.New(slog.NewTextHandler(&log, nil)), Audit: io.Discard, AuditChain: chain})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	_, err = other.try(t, "held", 0, time.Hour)
+	require.NoError(t, err)
+	var removed time.Time
+	time.AfterFunc(20*time.Second, func() { removed = time.Now(); m.gone.Store(true) })
+	_, err = s.ask(t.Context())
+	require.Equal(t, connect.CodeUnavailable, connect.CodeOf(err))
+	require.Equal(t, fault.ReasonOutcomeUnknown, fault.InfoOf(err).GetReason())
+	require.ErrorContains(t, err, "removed from the cluster")
+	require.LessOrEqual(t, time.Since(removed), 500*time.Millisecond, "the next look")
+	require.NotContains(t, log.String(), "claim")
+
+	later := make(chan *v1.BeginCallResponse)
+	go func() {
+		res, err := other.try(t, "later", time.Minute, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		later <- res
+	}()
+	synctest.Wait()
+	time.AfterFunc(15*time.Second, func() { other.finish(t, "held") })
+	res, err := other.ask(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, res.Outcome)
+	other.finish(t, "c")
+	require.Greater(t, (<-later).Grants[0].Token, res.Grants[0].Token, "who came later is later")
 }
 
 // The same with a real cluster, where the leader has the waiter and is removed.

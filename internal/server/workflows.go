@@ -25,7 +25,7 @@ func (b *begin) follow(ctx context.Context) error {
 		return nil
 	}
 	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
-	v, err := b.s.flows.Judge(ctx, at, b.input.Arguments, b.input.Tool)
+	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, b.input.Arguments, b.input.Tool)
 	if err != nil || v.Action == engine.RuleAllows {
 		return err
 	}

@@ -525,3 +525,80 @@ func (s *overtaken) Apply(ctx context.Context, cmds ...session.Command) []storag
 	}
 	return s.Store.Apply(ctx, cmds...)
 }
+
+// A noCalls begins and ends no call any more once it is armed; all else it does.
+type noCalls struct {
+	storage.Store
+	armed atomic.Bool
+}
+
+func (s *noCalls) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	answers := make([]storage.Answer, len(cmds))
+	for i, c := range cmds {
+		_, begins := c.(*session.Begin)
+		_, ends := c.(*session.End)
+		if s.armed.Load() && (begins || ends) {
+			answers[i] = storage.Refused(errLeaderGone)
+			continue
+		}
+		answers[i] = s.Store.Apply(ctx, c)[0]
+	}
+	return answers
+}
+
+// Where a call stands in the workflow is written before it is ordered. So one that was
+// not ordered is not one of which nothing was applied, however it was sent.
+func TestWhatAWorkflowHasTakenDownIsNotNothing(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		memory := storage.NewMemory(nil)
+		t.Cleanup(func() { require.NoError(t, memory.Close()) })
+		store := &noCalls{Store: memory}
+		n := startOn(t, store)
+		n.putPolicy(flowOfP)
+		n.session("s")
+		n.begin("s", "open", tooled("Read", `{"path": "PLAN"}`))
+		store.armed.Store(true)
+		res := send(n, beginFrame(1, "s", "new", tooled("Read", `{"path": "PLAN"}`)), endFrame(2, "s", "open"), beginFrame(3, "s", "bad", tooled("Read", "{")))
+		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[0]))
+		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[1]))
+		require.Equal(t, "invalid_argument INVALID_FIELD", saidOfResult(t, res[2]), "what others did is not its own")
+		require.Contains(t, n.state(), `"new":{`)
+		require.NotContains(t, n.state(), `"open":{`)
+	})
+}
+
+// What was refused, or waits still, is no evidence, whatever its caller says of its end;
+// and what was admitted is, also where its end was sent together with its begin.
+func TestWhatWasNotAdmittedIsNoEvidence(t *testing.T) {
+	n := flowNode(t)
+	n.putPool("gpu", 1)
+	held := n.acquire("gpu", "held")
+	of := func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} }
+	read := tooled("Read", `{"path": "PLAN"}`)
+	ended := func(call string) error {
+		_, err := n.calls.EndCall(n.ctx(), endFrame(1, "s", call).GetEnd())
+		return err
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, n.begin("s", "refused", read, of).Outcome)
+	require.Equal(t, "not_found NOT_FOUND", saidOf(t, ended("refused")))
+	require.NotContains(t, n.state(), `"reads":["PLAN"]`)
+	queued := ways["batch"](n, beginFrame(1, "s", "waits", read, of, waiting(time.Minute)))[0]
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, queued.GetBegin().GetOutcome())
+	require.Equal(t, "failed_precondition STILL_WAITING", saidOf(t, ended("waits")))
+	require.NotContains(t, n.state(), `"reads":["PLAN"]`)
+
+	_, err := n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: "held", Client: "w", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "waits", read, of, waiting(time.Minute)).Outcome)
+	require.NoError(t, ended("waits"))
+	require.Contains(t, n.state(), `"reads":["PLAN"]`)
+
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		n := flowNode(t)
+		if res := send(n, beginFrame(1, "s", "c", read), endFrame(2, "s", "c")); res[1].GetError() != nil {
+			_, err := n.calls.EndCall(n.ctx(), endFrame(1, "s", "c").GetEnd()) // a stream promises no order of what is set apart
+			require.NoError(t, err)
+		}
+		require.Contains(t, n.state(), `"reads":["PLAN"]`)
+	})
+}

@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 
 
-class Proxy:
+class _Server:
+    """Serves on an address of its own until its block is left."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._end = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Scripted(_Server):
+    """A node that answers as it is told: ``answer`` gets the method and the message, and returns the answer."""
+
+    def __init__(self, answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                content = json.dumps(answer(self.path.rpartition("/")[2], body)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        super().__init__(Handler)
+
+    def __enter__(self) -> Scripted:
+        return self
+
+
+class Proxy(_Server):
     """Hands requests on to a node, or does not.
 
     ``fault`` gets the method and the body of each and returns what befalls it: "" for nothing, ``lose`` (the node gets
@@ -19,7 +64,6 @@ class Proxy:
     def __init__(self, node: str) -> None:
         self.fault: Callable[[str, bytes], str] = lambda method, body: ""
         self.seen: list[tuple[str, bytes]] = []
-        self._end = threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,10 +98,7 @@ class Proxy:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        super().__init__(Handler)
 
     def once(self, fault: str, method: str) -> None:
         """Let a fault befall the next request of a method."""
@@ -70,10 +111,3 @@ class Proxy:
 
     def __enter__(self) -> Proxy:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._server.shutdown()
-        self._server.server_close()

@@ -8,12 +8,14 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from conftest import eventually, put
-from faults import Proxy
+from faults import Proxy, Scripted
 
 import govnode
 from govnode import testing
@@ -49,6 +51,61 @@ def nowhere() -> str:
 def test_what_refusals_mean(code: str, reason: str, after: float, fate: str, pause: float) -> None:
     failure = judge(code, reason, "", {}, after)
     assert (failure.fate, failure.after) == (fate, pause)
+
+
+ADMITTED = {"begin": {"outcome": "OUTCOME_ADMITTED", "grants": [{"pool": "p", "token": "1", "ttl": "30s"}]}}
+NOT_APPLIED = {"error": {"code": "unavailable", "reason": "NOT_APPLIED", "message": "there is no leader"}}
+
+
+class Results:
+    """Answers batches with one result after another, and every later one with the last."""
+
+    def __init__(self, *results: dict[str, Any]) -> None:
+        self.results = list(results)
+        self.at: list[float] = []
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        if method != "BatchCalls":
+            return {}
+        answers = []
+        for op in body["operations"]:
+            self.at.append(time.monotonic())
+            self.asked.append(op)
+            answers.append(self.results.pop(0) if len(self.results) > 1 else self.results[0])
+        return {"results": answers}
+
+
+def test_operation_of_a_batch_is_sent_again_when_the_node_says() -> None:
+    busy = {"code": "resource_exhausted", "reason": "QUOTA_EXCEEDED", "message": "?"}
+    answers = Results({"error": {**busy, "retryAfter": "0.3s"}}, ADMITTED)  # so much a second
+    with Scripted(answers) as node, govnode.Client(node.address) as client:
+        assert client.session("s").begin("t").admitted
+        assert answers.at[1] - answers.at[0] >= 0.3
+        assert answers.asked[0]["begin"]["callId"] == answers.asked[1]["begin"]["callId"]
+    used_up = Results({"error": busy})  # so much at all
+    with Scripted(used_up) as node, govnode.Client(node.address) as client, pytest.raises(govnode.Rejected):
+        client.session("s").begin("t")
+    assert len(used_up.asked) == 1
+
+
+def test_what_a_node_could_not_do_in_a_batch_another_one_is_asked_for() -> None:
+    cut_off = Results(NOT_APPLIED)
+    with (
+        Scripted(cut_off) as node,
+        Scripted(Results(ADMITTED)) as well,
+        govnode.Client([node.address, well.address], timeout=5) as client,
+    ):
+        assert client.session("s").begin("t").admitted
+    assert len(cut_off.asked) == 1
+
+
+def test_close_gives_back_again_what_was_not_given_back() -> None:
+    ended = {"end": {"outcome": "OUTCOME_ENDED"}}
+    answers = Results(ADMITTED, ADMITTED, ended, NOT_APPLIED, ended)
+    with Scripted(answers) as node, govnode.Client(node.address) as client:
+        calls = [client.session("s").begin("t").id for _ in range(2)]
+    assert [op["end"]["callId"] for op in answers.asked[2:]] == [*calls, calls[1]]
 
 
 def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client, proxy: Proxy) -> None:

@@ -180,12 +180,19 @@ func Error(e *govnodev1.OperationError) error {
 		code = connect.CodeUnknown
 	}
 	err := connect.NewWireError(code, errors.New(e.GetMessage()))
-	info := &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: "govnode"}
+	info := &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: "govnode", Metadata: map[string]string{}}
+	details := []proto.Message{info}
 	if n := e.GetNewerThan(); n != 0 {
-		info.Metadata = map[string]string{"newerThan": strconv.FormatInt(n, 10)}
+		info.Metadata["newerThan"] = strconv.FormatInt(n, 10)
 	}
-	if detail, e := connect.NewErrorDetail(info); e == nil {
-		err.AddDetail(detail)
+	if d := e.GetRetryAfter(); d != nil {
+		info.Metadata["retryAfter"] = d.AsDuration().String()
+		details = append(details, &errdetails.RetryInfo{RetryDelay: d})
+	}
+	for _, m := range details {
+		if detail, e := connect.NewErrorDetail(m); e == nil {
+			err.AddDetail(detail)
+		}
 	}
 	return err
 }

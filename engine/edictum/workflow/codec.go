@@ -103,6 +103,15 @@ func (r Running) encode() value.Value {
 	return value.OfMap(pairs...)
 }
 
+// OpenIn is how many calls run by what a State is written as; 0 where it is none.
+func OpenIn(text string) int {
+	v, err := value.Parse([]byte(text))
+	if err != nil {
+		return 0
+	}
+	return len(mapIn(v, "govnode_open", runningOf))
+}
+
 // Decode reads a State of this workflow. One that is damaged is an error: to begin anew
 // would be to forget what was done.
 func (d *Definition) Decode(session, text string) (*State, error) {

@@ -198,7 +198,11 @@ func InfoOf(err error) *errdetails.ErrorInfo {
 // OperationError says in a batch or a stream what an error says to a single request.
 func OperationError(err error) *v1.OperationError {
 	f := Of(err)
-	return &v1.OperationError{Code: f.Code.String(), Message: f.message(), Reason: f.Reason, NewerThan: int64(f.newerThan)}
+	o := &v1.OperationError{Code: f.Code.String(), Message: f.message(), Reason: f.Reason, NewerThan: int64(f.newerThan)}
+	if f.retry > 0 {
+		o.RetryAfter = durationpb.New(f.retry)
+	}
+	return o
 }
 
 // A failing is how a code of the state machine that is no answer reads as an

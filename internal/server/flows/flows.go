@@ -239,7 +239,7 @@ func (k *Keeper) Peek(ctx context.Context, p *Place, args value.Value, tool stri
 // returned where a gate looks at that. Of a call that is not open nothing is kept, so
 // that one whose end is told twice counts once.
 func (k *Keeper) Ended(ctx context.Context, p *Place, succeeded bool, result value.Value) error {
-	return k.change(ctx, p, func(s *engine.WorkflowState, _ string) error {
+	return k.change(order.Ending(ctx), p, func(s *engine.WorkflowState, _ string) error {
 		r, runs := s.Open[p.Call]
 		if !runs {
 			return nil
@@ -258,6 +258,13 @@ func (k *Keeper) Ended(ctx context.Context, p *Place, succeeded bool, result val
 		}
 		return nil
 	})
+}
+
+// Ends reports whether a command takes down that a call has ended, given the record that it
+// changes: then fewer calls run.
+func Ends(c *session.Set, before session.Record) bool {
+	x, _ := before.(*session.Counter)
+	return x != nil && c.By.Client == client && engine.WorkflowOpen(c.Value.Text) < engine.WorkflowOpen(x.Value.Text)
 }
 
 // change reads a state, changes it and writes it, as often as others come before.

@@ -62,6 +62,12 @@ func (t *Trace) Said(err error) error {
 	}
 }
 
+// Within is a context in which what is changed is traced as the operation's, beside its
+// own commands.
+func (t *Trace) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
 type traceKey struct{}
 
 // Traced gives a request a trace.
@@ -147,11 +153,17 @@ func (s *Store) Change(ctx context.Context, cmd session.Command, refused func(*s
 	return a, nil
 }
 
+// Ending is the context of a command that belongs to the end of something: no quota keeps
+// that from ending.
+func Ending(ctx context.Context) context.Context { return context.WithValue(ctx, endingKey{}, true) }
+
+type endingKey struct{}
+
 // apply orders a command of the principal of a request, and again if who may do what
 // has changed meanwhile.
 func (s *Store) apply(ctx context.Context, cmd session.Command) (a storage.Answer, err error) {
 	p := access.From(ctx)
-	if s.quotas != nil {
+	if s.quotas != nil && ctx.Value(endingKey{}) == nil {
 		if err := s.quotas.Admit(ctx, cmd); err != nil {
 			return a, err
 		}

@@ -1491,11 +1491,14 @@ func (*Operation_Take) isOperation_Op() {}
 
 // OperationError is the absence of an answer to one operation.
 type OperationError struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // Connect's name of the code, for instance invalid_argument
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                         // for instance NOT_APPLIED, OUTCOME_UNKNOWN, STALE_ID
-	NewerThan     int64                  `protobuf:"varint,4,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"` // Unix milliseconds, with STALE_ID
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Code      string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // Connect's name of the code, for instance invalid_argument
+	Message   string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Reason    string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                         // for instance NOT_APPLIED, OUTCOME_UNKNOWN, STALE_ID
+	NewerThan int64                  `protobuf:"varint,4,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"` // Unix milliseconds, with STALE_ID
+	// Before it has passed there is no use in sending the operation again. Where it
+	// is given the refusal passes by itself; absent where that is not known.
+	RetryAfter    *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1556,6 +1559,13 @@ func (x *OperationError) GetNewerThan() int64 {
 		return x.NewerThan
 	}
 	return 0
+}
+
+func (x *OperationError) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
 }
 
 type OperationResult struct {
@@ -2085,13 +2095,15 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\arelease\x18\a \x01(\v2\x1e.govnode.v1.ReleaseSlotRequestH\x00R\arelease\x121\n" +
 	"\x04take\x18\t \x01(\v2\x1b.govnode.v1.TakeRateRequestH\x00R\x04take\x123\n" +
 	"\atimeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\atimeoutB\x04\n" +
-	"\x02op\"u\n" +
+	"\x02op\"\xb1\x01\n" +
 	"\x0eOperationError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"newer_than\x18\x04 \x01(\x03R\tnewerThan\"\xe9\x03\n" +
+	"newer_than\x18\x04 \x01(\x03R\tnewerThan\x12:\n" +
+	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\"\xe9\x03\n" +
 	"\x0fOperationResult\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\x04R\x03tag\x125\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1d.govnode.v1.BeginCallResponseH\x00R\x05begin\x12/\n" +
@@ -2247,33 +2259,34 @@ var file_govnode_v1_call_proto_depIdxs = []int32{
 	37, // 41: govnode.v1.Operation.release:type_name -> govnode.v1.ReleaseSlotRequest
 	38, // 42: govnode.v1.Operation.take:type_name -> govnode.v1.TakeRateRequest
 	24, // 43: govnode.v1.Operation.timeout:type_name -> google.protobuf.Duration
-	8,  // 44: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
-	12, // 45: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
-	14, // 46: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
-	39, // 47: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
-	40, // 48: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
-	41, // 49: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
-	16, // 50: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
-	42, // 51: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
-	15, // 52: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
-	17, // 53: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
-	15, // 54: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
-	17, // 55: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
-	5,  // 56: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
-	10, // 57: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
-	13, // 58: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
-	18, // 59: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
-	20, // 60: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
-	8,  // 61: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
-	12, // 62: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
-	14, // 63: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
-	19, // 64: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
-	21, // 65: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
-	61, // [61:66] is the sub-list for method output_type
-	56, // [56:61] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	24, // 44: govnode.v1.OperationError.retry_after:type_name -> google.protobuf.Duration
+	8,  // 45: govnode.v1.OperationResult.begin:type_name -> govnode.v1.BeginCallResponse
+	12, // 46: govnode.v1.OperationResult.end:type_name -> govnode.v1.EndCallResponse
+	14, // 47: govnode.v1.OperationResult.cancel:type_name -> govnode.v1.CancelCallResponse
+	39, // 48: govnode.v1.OperationResult.acquire:type_name -> govnode.v1.AcquireSlotResponse
+	40, // 49: govnode.v1.OperationResult.renew:type_name -> govnode.v1.RenewSlotsResponse
+	41, // 50: govnode.v1.OperationResult.release:type_name -> govnode.v1.ReleaseSlotResponse
+	16, // 51: govnode.v1.OperationResult.error:type_name -> govnode.v1.OperationError
+	42, // 52: govnode.v1.OperationResult.take:type_name -> govnode.v1.TakeRateResponse
+	15, // 53: govnode.v1.BatchCallsRequest.operations:type_name -> govnode.v1.Operation
+	17, // 54: govnode.v1.BatchCallsResponse.results:type_name -> govnode.v1.OperationResult
+	15, // 55: govnode.v1.ExchangeRequest.frames:type_name -> govnode.v1.Operation
+	17, // 56: govnode.v1.ExchangeResponse.answers:type_name -> govnode.v1.OperationResult
+	5,  // 57: govnode.v1.CallService.BeginCall:input_type -> govnode.v1.BeginCallRequest
+	10, // 58: govnode.v1.CallService.EndCall:input_type -> govnode.v1.EndCallRequest
+	13, // 59: govnode.v1.CallService.CancelCall:input_type -> govnode.v1.CancelCallRequest
+	18, // 60: govnode.v1.CallService.BatchCalls:input_type -> govnode.v1.BatchCallsRequest
+	20, // 61: govnode.v1.CallService.Exchange:input_type -> govnode.v1.ExchangeRequest
+	8,  // 62: govnode.v1.CallService.BeginCall:output_type -> govnode.v1.BeginCallResponse
+	12, // 63: govnode.v1.CallService.EndCall:output_type -> govnode.v1.EndCallResponse
+	14, // 64: govnode.v1.CallService.CancelCall:output_type -> govnode.v1.CancelCallResponse
+	19, // 65: govnode.v1.CallService.BatchCalls:output_type -> govnode.v1.BatchCallsResponse
+	21, // 66: govnode.v1.CallService.Exchange:output_type -> govnode.v1.ExchangeResponse
+	62, // [62:67] is the sub-list for method output_type
+	57, // [57:62] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_govnode_v1_call_proto_init() }

@@ -21,7 +21,7 @@ from ._routes import Budget, Node, Routes, checked, jitter
 from ._transport import LoopTransport, Lost, NotSent, Reply, Security, ThreadTransport, message_of
 from ._wire import dumps, duration
 from .errors import NoAnswer, PermissionDenied, Rejected, Unauthenticated, Unknown
-from .messages import Loss, Signal
+from .messages import Loss, Signal, seconds
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,6 +60,11 @@ class Failure(Exception):
         self.message = message
         self.metadata = metadata
         self.after = after  # not to be sent again before so many seconds have passed
+
+    @property
+    def again(self) -> bool:
+        """Whether another node, or the same one later, may answer."""
+        return self.fate in ("not applied", "unknown")
 
 
 def judge(code: str, reason: str, message: str, metadata: dict[str, str], after: float = 0.0) -> Failure:
@@ -345,15 +350,21 @@ class Core:
             return _failed(answer)
         op.sent = time.monotonic()
         try:
-            return await self._post(live, io.transport, op.method, dumps(op.body).encode(), until - op.sent)
+            body = dumps(op.body).encode()
+            return await self._post(live, io.transport, live.routes.pick(), op.method, body, until - op.sent)
         except (Failure, NotSent, Lost) as e:
             return _failed(e)
 
     async def _post(
-        self, live: Live, transport: ThreadTransport | LoopTransport, method: str, body: bytes, timeout: float
+        self,
+        live: Live,
+        transport: ThreadTransport | LoopTransport,
+        node: Node,
+        method: str,
+        body: bytes,
+        timeout: float,
     ) -> dict[str, Any]:
-        """Send one request to the node that is to be asked now, and take note of what that tells of the nodes."""
-        node = live.routes.pick()
+        """Send one request to a node, and take note of what that tells of the nodes."""
         try:
             reply = await transport.post(f"{node.url}/govnode.v1.{method}", body, timeout)
         except (NotSent, Lost):
@@ -361,7 +372,7 @@ class Core:
             raise
         if reply.status != 200:
             failure = failure_of(reply)
-            if failure.fate in ("not applied", "unknown"):
+            if failure.again:
                 live.routes.failed(node, unreachable=not failure.reason)
             else:
                 live.routes.answered(node, reply.leader)
@@ -387,11 +398,15 @@ class Core:
             parts = ",".join([f'{{"tag":{i},{item.text}}}' for i, item in enumerate(items)])
             until = max(item.until for item in items)
             body = f'{{"operations":[{parts}]}}'.encode()
+            node = live.routes.pick()
             try:
-                answer = await self._post(live, transport, "CallService/BatchCalls", body, until - items[0].sent)
+                answer = await self._post(live, transport, node, "CallService/BatchCalls", body, until - items[0].sent)
             except (Failure, NotSent, Lost) as e:
                 return [e] * len(items)
-            return [_result(r) for r in answer.get("results", ())]
+            answers = [result_of(r) for r in answer.get("results", ())]
+            if any(isinstance(a, Failure) and a.again for a in answers):  # as for requests of their own
+                live.routes.failed(node, unreachable=False)
+            return answers
 
         return send
 
@@ -417,12 +432,13 @@ class Core:
             raise self._conclude(Operation(method, body, reads=True), failure)
 
 
-def _result(result: dict[str, Any]) -> Answer:
+def result_of(result: dict[str, Any]) -> Answer:
     """Return the answer to an operation of a batch."""
     for name, message in result.items():
         if name == "error":
+            code, reason, text = (message.get(field, "") for field in ("code", "reason", "message"))
             metadata = {"newerThan": str(message.get("newerThan", 0))}
-            return judge(message.get("code", ""), message.get("reason", ""), message.get("message", ""), metadata)
+            return judge(code, reason, text, metadata, seconds(message.get("retryAfter", 0)))
         if name != "tag":
             return message  # type: ignore[no-any-return]
     return Lost("the node gave no answer to it")

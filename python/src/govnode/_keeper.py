@@ -19,7 +19,7 @@ from .messages import Loss, Signal, decode, seconds
 
 if TYPE_CHECKING:
     from ._core import Config
-    from ._routes import Routes
+    from ._routes import Node, Routes
     from ._transport import Security
 
 log = logging.getLogger("govnode")
@@ -187,10 +187,13 @@ class Keeper:
                 self._renew(part[i : i + RENEW_MOST], ttl)
         self._work()
 
-    def _ask(self, method: str, body: dict[str, Any], timeout: float) -> tuple[int, dict[str, Any]]:
+    def _ask(
+        self, method: str, body: dict[str, Any], timeout: float, node: Node | None = None
+    ) -> tuple[int, dict[str, Any]]:
         if self._transport is None:
             self._transport = ThreadTransport(self._security)
-        node = self._routes.pick()
+        if node is None:
+            node = self._routes.pick()
         try:
             reply = run(self._transport.post(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), timeout))
         except (NotSent, Lost):
@@ -305,15 +308,24 @@ class Keeper:
             self._transport.close()
 
     def _give_back(self, part: list[Lease], until: float) -> None:
-        body = {"operations": [{"tag": i, **x.release(self._name)} for i, x in enumerate(part)]}
-        while time.monotonic() < until:
+        from ._core import Failure, result_of
+
+        left = [{"tag": i, **x.release(self._name)} for i, x in enumerate(part)]
+        while left and time.monotonic() < until:
+            node, pause = self._routes.pick(), 0.05
             try:
-                status, _ = self._ask("CallService/BatchCalls", body, _JOB_TIMEOUT)
-                if status == 200:
-                    return
+                status, answer = self._ask("CallService/BatchCalls", {"operations": left}, _JOB_TIMEOUT, node)
             except (NotSent, Lost):
-                pass
-            time.sleep(0.05)
+                status, answer = 0, {}
+            if status == 200:
+                answers = [result_of(r) for r in answer.get("results", ())]
+                failures = [a if isinstance(a, Failure) and a.again else None for a in answers]
+                left = [op for op, failure in zip(left, failures, strict=False) if failure is not None]
+                if not left:
+                    return
+                self._routes.failed(node, unreachable=False)
+                pause = max([pause, *(failure.after for failure in failures if failure is not None)])
+            time.sleep(max(min(pause, until - time.monotonic()), 0.0))
 
 
 def _tell(told: Callable[..., None], *about: Any) -> None:
