@@ -129,6 +129,9 @@ func follow(s *script) {
 			m := stream.Msg()
 			mu.Lock()
 			begun.Do(func() { close(ready) })
+			if m.Cursor == "" {
+				s.broke(s.own + " is told something without a cursor: " + m.String())
+			}
 			if cursor = m.Cursor; m.Event != nil {
 				told[place{m.Event.Node, m.Event.Sequence, m.Event.Timestamp}]++
 				decisions[m.Event.DecisionId] = true

@@ -111,7 +111,7 @@ func runAlone(ctx context.Context, s Setting) (r Report, output string, err erro
 // testProcess runs a test of this package in a process of its own.
 func testProcess(ctx context.Context, test string, env ...string) (output string, err error) {
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, os.Args[0], "-test.run="+test, "-test.timeout=90s")
+	c := exec.CommandContext(ctx, os.Args[0], "-test.run="+test, "-test.timeout=5m")
 	c.Env = append(append(os.Environ(), "GOGC=400", "GOMAXPROCS=1"), env...) // each core has a process of its own: so they do almost twice as much
 	c.Stdout, c.Stderr = &out, &out
 	err = c.Run()

@@ -102,9 +102,9 @@ func (v *voice) say(ctx context.Context, m *v1.FollowResponse, why error) error 
 // firstWords hears every node once before anything is told, so that the first
 // cursor holds for all that answer.
 func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse) error) error {
-	waiting, patience := maps.Clone(g.members), time.NewTimer(peerTimeout)
+	waiting, patience, was := maps.Clone(g.members), time.NewTimer(peerTimeout), maps.Clone(g.at)
 	defer patience.Stop()
-	var gaps []*v1.Gap
+	var gaps []heard
 	for len(waiting) > 0 {
 		select {
 		case h := <-g.messages:
@@ -113,7 +113,7 @@ func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse
 				return err
 			}
 			if m.Gap != nil {
-				gaps = append(gaps, m.Gap)
+				gaps = append(gaps, h)
 			}
 			delete(waiting, h.node)
 		case <-patience.C:
@@ -125,8 +125,14 @@ func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse
 	}
 	close(g.open)
 	first := g.bare()
-	for _, gap := range gaps {
-		if err := send(&v1.FollowResponse{Gap: gap}); err != nil {
+	for i, h := range gaps {
+		at := maps.Clone(g.at)
+		for _, untold := range gaps[i+1:] { // who goes on behind this message is told of those, too
+			if at[untold.node] = was[untold.node]; at[untold.node] == "" {
+				delete(at, untold.node)
+			}
+		}
+		if err := send(&v1.FollowResponse{Gap: h.message.Gap, Cursor: joined(at)}); err != nil {
 			return err
 		}
 	}
@@ -266,9 +272,14 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 
 // bare is a message with nothing but the cursor, and who does not answer.
 func (g *gathering) bare() *v1.FollowResponse {
-	parts := make([]string, 0, len(g.at))
-	for _, c := range input.Sorted(g.at) {
+	return &v1.FollowResponse{Cursor: joined(g.at), Unreachable: slices.Sorted(maps.Keys(g.silent))}
+}
+
+// joined is the cursor of all nodes.
+func joined(at map[string]string) string {
+	parts := make([]string, 0, len(at))
+	for _, c := range input.Sorted(at) {
 		parts = append(parts, c)
 	}
-	return &v1.FollowResponse{Cursor: strings.Join(parts, ","), Unreachable: slices.Sorted(maps.Keys(g.silent))}
+	return strings.Join(parts, ",")
 }
