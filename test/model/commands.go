@@ -258,6 +258,9 @@ func (g *Generator) token(h *held) uint64 {
 
 func (g *Generator) end() session.Command {
 	h := g.some(true)
+	if anew, _ := g.charged(h.ns, func(b *bud, ch charged) bool { return b != nil && b != ch.to }); len(anew) > 0 && g.once(2) {
+		h = pick(g, anew...)
+	}
 	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7, 30), Rates: h.rates()}
 	if len(c.Rates) > 0 && g.once(10) {
 		c.Rates = c.Rates[1:]

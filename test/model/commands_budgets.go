@@ -27,6 +27,9 @@ func (g *Generator) putBudget() session.Command {
 	if g.once(3) {
 		c.Budget += pick(g, "1", "2", "3", "4", "5", "6", "7", "8", "9") // so that some are deep
 	}
+	if _, gone := g.charged(ns, func(b *bud, _ charged) bool { return b == nil }); len(gone) > 0 && g.once(2) {
+		c.Budget = pick(g, gone...) // and the end of the call is none of its business
+	}
 	if b := g.m.space(ns).budgets[c.Budget]; b != nil && !g.once(5) {
 		c.Parent, c.Per = b.parent, b.per
 	} else if up := g.budget(ns); g.once(2) && up != c.Budget {
@@ -76,9 +79,25 @@ func (g *Generator) awaited(ns string) string {
 	return pick(g, names...)
 }
 
+// charged are the calls, and the budgets that they were charged to, of which keep says so:
+// it is told what stands under the name by now, nil if nothing does.
+func (g *Generator) charged(ns string, keep func(b *bud, ch charged) bool) (calls []ref, names []string) {
+	for _, r := range g.m.open(ns, func(h *held) bool { return len(h.charges) > 0 }) {
+		for _, ch := range r.charges {
+			if keep(g.m.space(ns).budgets[ch.Budget], ch) {
+				calls, names = append(calls, r), append(names, ch.Budget)
+			}
+		}
+	}
+	return calls, names
+}
+
 func (g *Generator) deleteBudget() session.Command {
 	c := &session.DeleteBudget{NS: g.ns(), By: g.maker()}
 	c.Budget = g.budget(c.NS)
+	if _, open := g.charged(c.NS, func(b *bud, ch charged) bool { return b != nil && b == ch.to }); len(open) > 0 && g.once(2) {
+		c.Budget = pick(g, open...)
+	}
 	if up := g.above(c.NS, c.Budget); len(up) > 0 {
 		c.Parent = up[0]
 	}
