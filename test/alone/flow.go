@@ -24,7 +24,9 @@ func facts(s *script) {
 		{Path: "rules.yaml", Content: "name: rules\nrules: [" + rules[0] + ", " + rules[1] + "]\n"},
 		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 32\nmax_tool_calls: 100\n"},
 	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) { return n.policies.PutPolicy(ctx, put) }); !ok || !s.session(nil) {
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, put)
+	}); !ok || !s.session(nil) {
 		return
 	}
 	type answer struct {

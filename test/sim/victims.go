@@ -26,6 +26,7 @@ type victims struct {
 
 const (
 	victimPool   = "victims" // where they take their slots, which others do not
+	heirPool     = "heirs"   // where others wait for the one slot of a victim
 	killedClient = "kill client"
 )
 
@@ -45,6 +46,9 @@ func (n *nemesis) killClient(rng *rand.Rand) func() {
 	vanish := func() {
 		n.fleet.network.hold(links(name, n.fleet.names(), true, true)...)
 		v.under.Go(func() { _ = w.close() }) // of which nobody hears
+	}
+	if rng.IntN(3) == 0 {
+		return n.heir(rng, w, vanish)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -77,6 +81,55 @@ func (n *nemesis) killClient(rng *rand.Rand) func() {
 		Pool: victimPool, ID: o.ID, Weight: 1, Token: o.Token, From: o.Return, Until: min(gone+ttl, s.Deadline().Sub(v.recorder.start)),
 	})
 	v.under.Go(func() { v.watch(n.workers[0], o.ID, gone, ttl) })
+	return func() {}
+}
+
+// heir lets a client hold a slot by renewals whose answers are late, and vanish, while
+// another one waits for the slot. Until when it was the holder the client says by itself:
+// from no later answer than that it has heard.
+func (n *nemesis) heir(rng *rand.Rand, w *worker, vanish func()) func() {
+	v := n.victims
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	ttl := time.Duration(3+rng.IntN(3)) * time.Second
+	acquire := func(w *worker, wait time.Duration) (*client.Slot, check.Hold) {
+		o := check.Op{Client: w.name, Kind: check.Acquire, Object: heirPool, ID: newID(), Call: v.recorder.now()}
+		s, err := w.client.Acquire(ctx, heirPool, client.SlotID(o.ID), client.TTL(ttl), client.Wait(wait))
+		o.Return = v.recorder.now()
+		if o.Outcome, o.Text = outcome(err), text(err); err == nil {
+			o.Granted, o.Token = true, s.Token()
+		}
+		v.recorder.done(o)
+		return s, check.Hold{Pool: heirPool, ID: o.ID, Weight: 1, Token: o.Token, From: o.Return}
+	}
+	s, held := acquire(w, time.Second)
+	if s == nil {
+		vanish()
+		return nil
+	}
+	other := n.workers[rng.IntN(len(n.workers))]
+	ctx, cancel = context.WithTimeout(context.Background(), 15*time.Second)
+	v.under.Go(func() {
+		defer cancel()
+		next, held := acquire(other, 12*time.Second)
+		if next == nil {
+			return
+		}
+		time.Sleep(time.Duration(rng.Int64N(int64(200 * time.Millisecond))))
+		held.Until = min(v.recorder.now(), next.Deadline().Sub(v.recorder.start))
+		v.recorder.held(held)
+		r := check.Op{Client: other.name, Kind: check.Release, Object: heirPool, ID: held.ID, Call: v.recorder.now()}
+		err := next.Release()
+		r.Return = v.recorder.now()
+		r.Outcome, r.Text = outcome(err), text(err)
+		v.recorder.done(r)
+	})
+	late := n.fleet.network.slow(time.Duration(150+rng.IntN(300))*time.Millisecond, links(w.name, n.fleet.names(), false, true)...)
+	time.Sleep(time.Duration(rng.Int64N(int64(4 * time.Second))))
+	vanish()
+	late()
+	held.Until = s.Deadline().Sub(v.recorder.start)
+	v.recorder.held(held)
 	return func() {}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // What all clients share.
 var (
-	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2, till: 1}
+	pools    = map[string]int{"narrow": 1, "wide": 3, victimPool: 2, heirPool: 1, till: 1}
 	counters = []string{"a", "b", "c"}
 	rates    = map[string]check.Rate{"slow": {Limit: 3, Per: 2 * time.Second}, "fast": {Limit: 20, Per: 500 * time.Millisecond}}
 )
