@@ -68,8 +68,12 @@ func (d *domain) serving(ctx context.Context) (*epoch, error) {
 		}
 		g = d.gate.Load()
 	}
-	if g.err != nil && g.epoch != nil && g.epoch.state == epochRestore {
-		// It takes moments, and whoever waits for it comes back at once.
+	// A restore takes moments, and whoever waits for it comes back at once. Who has looked
+	// meanwhile may have begun before it was over, so that one looks twice at most.
+	for range 2 {
+		if g.err == nil || g.epoch == nil || g.epoch.state != epochRestore {
+			break
+		}
 		if err := d.inspect(ctx, g); err != nil {
 			return nil, err
 		}
