@@ -135,7 +135,7 @@ func lapsing(s *script) {
 	for n := range 4 {
 		ttl := long.AsDuration()
 		if n > 0 && s.rng.IntN(2) == 0 { // the first lasts, and the list with it
-			ttl = time.Duration(1 + s.rng.Int64N(int64(time.Second)))
+			ttl = time.Duration(1+s.rng.IntN(1000)) * time.Millisecond
 		}
 		req := &v1.AppendRequest{Key: s.own, Ttl: durationpb.New(ttl), RequestId: s.id(), Client: s.own}
 		for range 1 + s.rng.IntN(3) {

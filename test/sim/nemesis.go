@@ -434,6 +434,7 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 	if node == nil {
 		return nil
 	}
+	defer n.victims.rest()()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, w := range n.workers {

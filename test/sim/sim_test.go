@@ -227,6 +227,7 @@ func TestClusters(t *testing.T) {
 		})
 	}
 	under.Wait()
+	require.Positive(t, runs, "no run has come to its end")
 	t.Logf("%d runs, %v of cluster time, %d operations, %.2f %% unknown, %d not applied, %d faults of %d kinds, %d violations",
 		runs, all.Cluster.Round(time.Second), all.Ops, 100*float64(all.Unknown)/float64(max(all.Ops, 1)), all.NotApplied,
 		sum(all.Faults), len(all.Faults), len(all.Violations))

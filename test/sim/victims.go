@@ -17,11 +17,14 @@ type victims struct {
 	recorder *recorder
 	weather  *weather
 
-	mu     sync.Mutex
-	made   int
-	took   []time.Duration // until slots were free
-	broken []check.Violation
-	under  sync.WaitGroup // who looks whether they are
+	mu      sync.Mutex
+	active  int           // that take slots, or wait for them
+	until   time.Duration // the latest of them takes itself for a holder
+	resting bool          // and there are to be none
+	made    int
+	took    []time.Duration // until slots were free
+	broken  []check.Violation
+	under   sync.WaitGroup // who looks whether they are
 }
 
 const (
@@ -36,9 +39,15 @@ const (
 func (n *nemesis) killClient(rng *rand.Rand) func() {
 	v := n.victims
 	v.mu.Lock()
+	if v.resting {
+		v.mu.Unlock()
+		return nil
+	}
 	v.made++
+	v.active++
 	name := fmt.Sprintf("v%d", v.made)
 	v.mu.Unlock()
+	defer v.left()
 	w, err := newWorker(name, n.fleet, rng, v.recorder, 0, n.workers[0].log)
 	if err != nil {
 		return nil
@@ -77,9 +86,9 @@ func (n *nemesis) killClient(rng *rand.Rand) func() {
 	time.Sleep(time.Duration(rng.Int64N(int64(3 * time.Second)))) // and keeps it by renewals
 	vanish()
 	gone := v.recorder.now()
-	v.recorder.held(check.Hold{
-		Pool: victimPool, ID: o.ID, Weight: 1, Token: o.Token, From: o.Return, Until: min(gone+ttl, s.Deadline().Sub(v.recorder.start)),
-	})
+	h := check.Hold{Pool: victimPool, ID: o.ID, Weight: 1, Token: o.Token, From: o.Return, Until: min(gone+ttl, s.Deadline().Sub(v.recorder.start))}
+	v.recorder.held(h)
+	v.holds(h.Until)
 	v.under.Go(func() { v.watch(n.workers[0], o.ID, gone, ttl) })
 	return func() {}
 }
@@ -109,7 +118,9 @@ func (n *nemesis) heir(rng *rand.Rand, w *worker, vanish func()) func() {
 	}
 	other := n.workers[rng.IntN(len(n.workers))]
 	ctx, cancel = context.WithTimeout(context.Background(), 15*time.Second)
+	v.enters()
 	v.under.Go(func() {
+		defer v.left()
 		defer cancel()
 		next, held := acquire(other, 12*time.Second)
 		if next == nil {
@@ -130,7 +141,45 @@ func (n *nemesis) heir(rng *rand.Rand, w *worker, vanish func()) func() {
 	late()
 	held.Until = s.Deadline().Sub(v.recorder.start)
 	v.recorder.held(held)
+	v.holds(held.Until)
 	return func() {}
+}
+
+// rest waits until no victim takes itself for a holder, and lets there be none until it
+// is called off: a restore ends what they hold, and they are in nobody's turn.
+func (v *victims) rest() (off func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.resting = true
+	for v.active > 0 || v.recorder.now() < v.until {
+		v.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+		v.mu.Lock()
+	}
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.resting = false
+	}
+}
+
+func (v *victims) enters() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.active++
+}
+
+func (v *victims) left() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.active--
+}
+
+// holds notes until when a victim takes itself for a holder.
+func (v *victims) holds(until time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.until = max(v.until, until)
 }
 
 // watch waits until a slot is free.
