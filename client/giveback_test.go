@@ -68,6 +68,37 @@ func TestGivenBackOnce(t *testing.T) {
 	require.Zero(t, w.count("BatchCalls"), "nothing was left to give back")
 }
 
+// What has no answer is not given back yet: whoever asks once more asks the service.
+func TestGivenBackAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if down.Load() && (method == "ReleaseSlot" || method == "EndCall") {
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		down.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, slot.ReleaseContext(ctx))
+		require.Error(t, call.End(ctx, client.Succeeded))
+		releases, ends := w.count("ReleaseSlot"), w.count("EndCall")
+		down.Store(false)
+		require.NoError(t, slot.Release())
+		require.NoError(t, call.End(t.Context(), client.Succeeded))
+		require.Greater(t, w.count("ReleaseSlot"), releases)
+		require.Greater(t, w.count("EndCall"), ends)
+		require.NoError(t, c.Close())
+	})
+}
+
 // A late End says that the lease was lost, and says so again.
 func TestEndAfterLoss(t *testing.T) {
 	n := granting(30 * time.Second)
