@@ -281,6 +281,25 @@ func TestAnswersThatALeaderLeftOut(t *testing.T) {
 	require.Empty(t, n.sent)
 }
 
+// A batch that did not leave was not applied, and says nothing of those that are under way.
+func TestWhatDidNotLeaveIsThatBatchAlone(t *testing.T) {
+	n := newTestForwarder()
+	left, stayed := sized(1), sized(1)
+	n.underWay(1, []*group{left})
+	n.underWay(2, []*group{stayed})
+	n.unsent(2, errors.New("the stream broke"))
+	<-stayed.done
+	require.Equal(t, storage.NotApplied, stayed.answers[0].Outcome)
+	select {
+	case <-left.done:
+		t.Fatalf("the other batch has an answer: %v", left.answers)
+	default:
+	}
+	n.end(errors.New("the stream broke"))
+	<-left.done
+	require.Equal(t, storage.Unknown, left.answers[0].Outcome)
+}
+
 func newTestForwarder() *forwarder {
 	return &forwarder{queue: newQueue(10, entrySize), sent: make(map[uint64]*sentBatch)}
 }
