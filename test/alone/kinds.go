@@ -38,6 +38,11 @@ func kinds(s *script) {
 	if ok {
 		s.alike("the counters by kind", res.Session.KindCounters, &v1.KindCounters{ModelCalls: 1, Handoffs: 1, SamplingRequests: map[string]int32{"one": 1, "two": 1}})
 	}
+	for _, signal := range []string{"STOP", "CONTINUE"} { // which leave what was counted
+		req := &v1.SignalRequest{Target: &v1.SignalRequest_SessionId{SessionId: s.own}, Signal: signal, RequestId: s.id(), Client: s.own}
+		done(s, "send "+signal, func(ctx context.Context, n *node) (*v1.SignalResponse, error) { return n.sessions.Signal(ctx, req) })
+	}
+	try(v1.Kind_KIND_MODEL, "", limit)
 	for _, id := range []string{model, sampling} {
 		s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_FAILED})
 	}
