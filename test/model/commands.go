@@ -261,7 +261,11 @@ func (g *Generator) end() session.Command {
 	if anew, _ := g.charged(h.ns, func(b *bud, ch charged) bool { return b != nil && b != ch.to }); len(anew) > 0 && g.once(2) {
 		h = pick(g, anew...)
 	}
-	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: pick[int64](g, -1, 0, 7, 30), Rates: h.rates()}
+	used := pick[int64](g, -1, 0, 7, 30)
+	if much := g.m.open(h.ns, g.spentMuch(h.ns)); len(much) > 0 && g.once(2) {
+		h, used = pick(g, much...), 1 // what comes back has room for who waits
+	}
+	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: used, Rates: h.rates()}
 	if len(c.Rates) > 0 && g.once(10) {
 		c.Rates = c.Rates[1:]
 	}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"example.com/govnode/session"
@@ -58,4 +59,12 @@ func (g *Generator) rates(ns string, c *session.Begin) (all []session.RateWant) 
 		}
 	}
 	return all
+}
+
+// spentMuch is of calls that have spent more than one at a rate where somebody waits.
+func (g *Generator) spentMuch(ns string) func(*held) bool {
+	pools := g.m.space(ns).pools
+	return func(h *held) bool {
+		return slices.ContainsFunc(h.spent, func(at spent) bool { p := pools[at.pool]; return p != nil && at.weight > 1 && len(p.queue) > 0 })
+	}
 }
