@@ -225,6 +225,7 @@ func staleCluster(t *testing.T, quarantine, ttl time.Duration) (granted, overlap
 // What was granted in a burst is lost with the primary, and the replica that is
 // promoted knows nothing of it: with quarantine the limit holds all the same.
 func TestRedisClusterStaleReplicaInABurst(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	_, overlap := staleCluster(t, 6*time.Second, 6*time.Second)
 	require.Zero(t, overlap, "the limit was exceeded")
@@ -233,6 +234,7 @@ func TestRedisClusterStaleReplicaInABurst(t *testing.T) {
 // The control: without quarantine all slots are given out twice, long before the
 // leases from before run out.
 func TestRedisClusterStaleReplicaWithoutQuarantine(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	granted, overlap := staleCluster(t, -1, time.Hour)
 	require.Equal(t, granted, overlap, "the limit should have been exceeded")

@@ -22,6 +22,14 @@ import (
 // full reports whether the long form of the tests was asked for: make redis.
 func full() bool { return os.Getenv("GOVNODE_REDIS") != "" }
 
+// atLength leaves a test to make redis that takes ten seconds by itself.
+func atLength(t *testing.T) {
+	t.Helper()
+	if !full() {
+		t.Skip("it takes long, and is run by make redis")
+	}
+}
+
 // A fleet is some nodes over one Redis, of which callers use another when one
 // does not answer.
 type fleet struct {

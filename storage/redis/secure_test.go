@@ -220,6 +220,7 @@ func TestRedisSentinelWithTLSAndUsers(t *testing.T) {
 
 // The same in a Redis Cluster.
 func TestRedisClusterWithTLSAndUsers(t *testing.T) {
+	atLength(t)
 	t.Parallel()
 	a := newAuthority(t)
 	var all []*server
