@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
@@ -82,7 +81,7 @@ func (d *disk) open(cfg *Config) (err error) {
 		}
 	}
 	// What a restore left behind that was cut short.
-	old, err := filepath.Glob(filepath.Join(cfg.Dir, restoreFiles))
+	old, err := durable.FilesIn(cfg.Dir, restoreFiles)
 	for _, f := range old {
 		err = errors.Join(err, os.Remove(f))
 	}

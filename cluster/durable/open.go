@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -191,9 +192,19 @@ func (all closers) Close() (err error) {
 	return err
 }
 
+// FilesIn returns the paths of what has such a name in a folder. What stands in the path of
+// the folder itself is no pattern, as a [ would be; of a folder that is not there it has none.
+func FilesIn(dir, pattern string) (paths []string, err error) {
+	names, err := fs.Glob(os.DirFS(dir), pattern)
+	for _, name := range names {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths, err
+}
+
 // openWAL opens the write-ahead log in dir, which is empty unless it was made.
 func openWAL(o Options, dir string, values *values, made bool) (w *wal.WAL, err error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	files, err := FilesIn(dir, "*.wal")
 	if err != nil {
 		return nil, err
 	}

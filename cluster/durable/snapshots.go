@@ -28,7 +28,7 @@ type Snapshots struct {
 // the same directory.
 func OpenSnapshots(dir string, stay int, beside Store, l hclog.Logger) (*Snapshots, error) {
 	// What was being written when the process was killed. Raft would leave it for ever.
-	short, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	short, err := FilesIn(filepath.Join(dir, "snapshots"), "*.tmp")
 	for _, path := range short {
 		err = errors.Join(err, os.RemoveAll(path))
 	}

@@ -112,7 +112,7 @@ func (c *Client) Only(ctx context.Context, name string) (steps int) {
 func (c *Client) play(ctx context.Context, name string, run func(*script)) int {
 	ctx, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
-	s := &script{Client: c, ctx: ctx, is: name, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
+	s := &script{Client: c, ctx: ctx, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
 	run(s)
 	return s.steps
 }
@@ -121,7 +121,6 @@ func (c *Client) play(ctx context.Context, name string, run func(*script)) int {
 type script struct {
 	*Client
 	ctx   context.Context
-	is    string // its name
 	own   string // part of all names that it uses
 	steps int    // that were answered
 	last  string // the step that was asked for last
