@@ -59,7 +59,7 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 	if !x.asks(c, r) {
 		return nil, false
 	}
-	if !s.factsHold(c, x, wants[0].pool, r) {
+	if s.otherHashes(c, r) || !s.factsHold(c, x, wants[0].pool, r) {
 		return nil, false
 	}
 	if !s.budgetsStand(c, r) {

@@ -277,6 +277,7 @@ func (c *Begin) fields(f *codec) {
 	f.rateWants(&c.Rates)
 	f.charges(24, &c.Budgets)
 	f.Duration(25, &c.Opened)
+	f.Uint64(26, &c.Hashes)
 }
 
 func (p *Premise) fields(f *codec) {

@@ -143,6 +143,7 @@ type (
 		Tool              string
 		Digest            Digest    // premise: the tree that was evaluated
 		Seen              []Premise // premise: what its verdict looked at
+		Hashes            uint64    // premise: by which registered hashes it was judged; see Signals
 		Verdict           Verdict
 		Pools             []Want // the policy's pool first, then by name
 		TTL, MaxHold      time.Duration
@@ -468,7 +469,9 @@ func (c *DeletePolicy) Touches() []Key {
 func (c *Set) Touches() []Key       { return append(c.By.touches(c.NS), CounterKey(c.NS, c.Key)) }
 func (c *Delete) Touches() []Key    { return append(c.By.touches(c.NS), CounterKey(c.NS, c.Key)) }
 func (c *Increment) Touches() []Key { return append(c.By.touches(c.NS), CounterKey(c.NS, c.Key)) }
-func (c *PutHash) Touches() []Key   { return append(c.By.touches(c.NS), HashKey(c.NS, c.Tool)) }
+func (c *PutHash) Touches() []Key {
+	return append(c.By.touches(c.NS), HashKey(c.NS, c.Tool), SignalsKey(c.NS))
+}
 
 func (c *Repair) Touches() []Key {
 	keys := c.By.touches(c.NS)

@@ -371,9 +371,33 @@ func (s *State) increment(c *Increment, r *Result) {
 }
 
 func (s *State) putHash(c *PutHash) {
-	if c.Hash == "" {
-		s.put(ref{KindHash, c.NS, c.Tool}, nil)
-	} else {
-		s.write(ref{KindHash, c.NS, c.Tool}, &Hash{c.Hash})
+	k, was := ref{KindHash, c.NS, c.Tool}, ""
+	if x, _ := s.lookup(k).(*Hash); x != nil {
+		was = x.Hash
 	}
+	if c.Hash == was {
+		return
+	}
+	if c.Hash == "" {
+		s.put(k, nil)
+	} else {
+		s.write(k, &Hash{c.Hash})
+	}
+	k = ref{KindSignals, c.NS, ""}
+	var next Signals
+	if x, _ := s.lookup(k).(*Signals); x != nil {
+		next = *x
+	}
+	next.Hashes = max(next.Hashes, uint64(s.generation)<<32) + 1
+	s.write(k, &next)
+}
+
+// otherHashes reports whether a call was judged by other registered hashes than those of
+// now; the answer then says so.
+func (s *State) otherHashes(c *Begin, r *Result) bool {
+	if len(s.signals) == 0 && c.Hashes == 0 || HashesOf(s.lookup(ref{KindSignals, c.NS, ""})) == c.Hashes {
+		return false
+	}
+	r.Code = StalePremise
+	return true
 }

@@ -232,6 +232,8 @@ func (s *script) command(verb string) session.Command {
 		}
 		l.MaxFailures, l.BreakerReset = uint32(s.num("failures", 0)), s.dur("reset")
 		return &session.PutPolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Tree: []byte("tree"), Limits: l}
+	case "hash": // without a text it is taken back
+		return &session.PutHash{NS: "ns", By: s.maker(), Tool: s.str("tool", "t"), Hash: s.args["text"]}
 	case "drop-policy":
 		return &session.DeletePolicy{NS: "ns", By: s.maker(), Name: s.str("name", "p"), Digest: digest(s.str("digest", "p")), Names: []string{s.str("name", "p")}}
 	case "pool":
@@ -259,6 +261,7 @@ func (s *script) command(verb string) session.Command {
 			h, _ := strconv.Atoi(hi)
 			c.Seen = []session.Premise{{Fact: session.FactCalls, Lo: int64(l), Hi: int64(h)}}
 		}
+		c.Hashes = uint64(s.num("hashes", 0))
 		return c
 	case "end":
 		status := map[string]session.Status{"ok": session.Succeeded, "failed": session.Failed, "cancelled": session.Cancelled}[s.str("status", "ok")]

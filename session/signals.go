@@ -89,12 +89,25 @@ func (c *Signal) Touches() []Key {
 
 func (c *Swept) Touches() []Key { return []Key{SignalsKey(c.NS)} }
 
-// Signals are the STOPs and KILLs that stand in a namespace, beside those of
-// single sessions. The record is immutable, and stays when none stands any more,
-// since it holds the last number.
+// Signals are what every call of a namespace is held to: the STOPs and KILLs that
+// stand there, beside those of single sessions, and by which content hashes of tools a
+// node has to have judged it. The record is immutable, and stays when no signal stands
+// any more, since it holds the last numbers.
 type Signals struct {
 	Halts []Halt // by target
 	Last  uint64 // number that was given to a KILL
+	// Hashes is raised by each change of a registered hash, so that a call is judged
+	// anew that was judged by what was registered before, on a node that is behind.
+	Hashes uint64
+}
+
+// HashesOf returns by which registered hashes calls of a namespace are judged, given the
+// record of its signals; 0 where none was ever registered.
+func HashesOf(r Record) uint64 {
+	if x, _ := r.(*Signals); x != nil {
+		return x.Hashes
+	}
+	return 0
 }
 
 // A Halt is a STOP or a KILL that stands.
@@ -314,7 +327,8 @@ func (s *State) swept(c *Swept) {
 	if !there || x.Halts[i].Number != c.Number || x.Halts[i].Swept || x.Halts[i].Signal != Kill {
 		return
 	}
-	next := Signals{Halts: slices.Clone(x.Halts), Last: x.Last}
+	next := *x
+	next.Halts = slices.Clone(x.Halts)
 	next.Halts[i].Swept = true
 	s.write(k, &next)
 }
@@ -430,6 +444,7 @@ func (x *Signals) fields(f *codec) {
 		}
 	}
 	f.Uint64(2, &x.Last)
+	f.Uint64(3, &x.Hashes)
 }
 
 func (h *Halt) fields(f *codec) {

@@ -115,6 +115,11 @@ func (s *State) restore() {
 			}
 		case *Access:
 			s.restoreAccess(k, x)
+		case *Signals: // no number comes back, as no epoch does
+			if next := *x; x.Hashes != 0 {
+				next.Hashes = uint64(s.generation)<<32 + x.Hashes&(1<<32-1)
+				s.write(k, &next)
+			}
 		case *Standing: // it may have been taken back since, or used up
 			s.put(k, nil)
 		case *Client:

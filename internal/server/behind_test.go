@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -154,6 +155,36 @@ func TestANodeThatIsBehind(t *testing.T) {
 		n, late := setup(t)
 		n.session("young")
 		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("young", "c").Outcome)
+	})
+	t.Run("a content hash it has not seen", func(t *testing.T) {
+		n, late, b := apart(t)
+		n.putPolicy(policy()...)
+		n.session("s")
+		put := func(hash string) {
+			_, err := n.policies.PutHash(n.ctx(), &v1.PutHashRequest{Tool: "t", Hash: strings.Repeat(hash, 64), RequestId: "put-" + hash})
+			require.NoError(t, err)
+		}
+		brings := func(hash string) func(r *v1.BeginCallRequest) {
+			return func(r *v1.BeginCallRequest) {
+				r.Tool, r.Metadata = "t", map[string]string{"content_hash": strings.Repeat(hash, 64)}
+			}
+		}
+		b.freeze(t)
+		put("1")
+		require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, late.begin("s", "none", func(r *v1.BeginCallRequest) { r.Tool = "t" }).Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("s", "right", brings("1")).Outcome)
+		b.freeze(t)
+		put("2")
+		require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, late.begin("s", "old", brings("1")).Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("s", "new", brings("2")).Outcome)
+		res, err := late.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t", Metadata: map[string]string{"content_hash": strings.Repeat("1", 64)}})
+		require.NoError(t, err)
+		require.False(t, res.Decision.Allowed)
+		b.freeze(t)
+		_, err = n.policies.DeleteHash(n.ctx(), &v1.DeleteHashRequest{Tool: "t", RequestId: "delete"})
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, late.begin("s", "any", brings("3")).Outcome)
+		require.EqualValues(t, 5, n.getSession("s").Attempts, "each counted once")
 	})
 	t.Run("a policy it has not seen", func(t *testing.T) {
 		n, late := setup(t)

@@ -19,6 +19,7 @@ import (
 	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/policies"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -53,7 +54,7 @@ type begin struct {
 	input    engine.Input
 	facts    *engine.Facts
 	decision engine.Decision
-	unread   error                  // why a registered content hash could not be read
+	hashes   policies.Hashes        // that are registered
 	costs    map[string]int64       // what it charges the budgets that it names, itself or by its policy
 	until    time.Time              // end of its wait
 	inUse    bool                   // whether facts.ActiveSlots is known
@@ -108,11 +109,12 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	}
 	b.one[0], b.until = b.cmd, time.Now().Add(b.cmd.Wait)
 	b.cmd.Content = input.Short(beginContent(req))
-	b.input.ContentHash = b.s.policies.ContentHash(ctx, b.ns, &b.unread)
+	b.hashes = b.s.policies.Hashes(ctx, b.ns)
+	b.input.ContentHash = b.hashes.Of
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
 		return err
 	}
-	return b.charge(ctx, storage.Nearby)
+	return b.beside(ctx, storage.Nearby)
 }
 
 // wantsOf checks the pools that a call names and puts them in the order in which
@@ -175,6 +177,16 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	}
 	b.facts, b.inUse = factsOf(b.session, found.Now), false
 	return nil
+}
+
+// beside finds what else the call is judged by: the registered content hashes, and the
+// budgets that it charges.
+func (b *begin) beside(ctx context.Context, read storage.Read) error {
+	b.hashes.See(read)
+	if b.cmd.Hashes = b.hashes.Epoch; b.hashes.Err != nil {
+		return b.hashes.Err
+	}
+	return b.charge(ctx, read)
 }
 
 // spelled refuses a tool that the policy knows in other letters: its rules and limits for
@@ -248,7 +260,7 @@ func (b *begin) judgeAgain(ctx context.Context) error {
 	if err := b.load(ctx, storage.Nearby, nil); err != nil {
 		return err
 	}
-	if err := b.charge(ctx, storage.Nearby); err != nil {
+	if err := b.beside(ctx, storage.Nearby); err != nil {
 		return err
 	}
 	return b.judge(ctx)
@@ -286,7 +298,7 @@ func (b *begin) asking(ctx context.Context) (*session.Asking, error) {
 // decide evaluates the policy once.
 func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
-	b.unread, b.asksBy = nil, 0
+	b.asksBy = 0
 	b.policy.Decide(ctx, &b.input, &b.decision)
 	b.decision.EvaluationTime = time.Since(start)
 	switch d := &b.decision; {
@@ -295,7 +307,7 @@ func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	case !d.Allowed && d.Rule == 0:
 		d.Rule = freeRule(d)
 	}
-	return b.decision.EvaluationTime, b.unread
+	return b.decision.EvaluationTime, b.hashes.Err
 }
 
 var factKinds = map[engine.FactKind]session.Fact{
@@ -328,7 +340,7 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		if err := b.load(ctx, storage.Latest, nil); err != nil {
 			return false, err
 		}
-		if err := b.charge(ctx, storage.Latest); err != nil {
+		if err := b.beside(ctx, storage.Latest); err != nil {
 			return false, err
 		}
 		return true, b.judge(ctx)
@@ -356,7 +368,7 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 	if err := b.load(ctx, read, nil); err != nil {
 		return false, err
 	}
-	if err := b.charge(ctx, read); err != nil {
+	if err := b.beside(ctx, read); err != nil {
 		return false, err
 	}
 	for i, v := range res.Facts {

@@ -81,11 +81,15 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	if err := spelled(policy, req.Tool); err != nil {
 		return nil, err
 	}
-	var unread error
-	in.ContentHash = s.policies.ContentHash(ctx, ns, &unread)
+	hashes, read := s.policies.Hashes(ctx, ns), storage.Latest
+	if x == nil && name == "" {
+		read = storage.Nearby // a tree by its digest is judged without a leader, too
+	}
+	hashes.See(read)
+	in.ContentHash = hashes.Of
 	d := policy.Evaluate(ctx, in)
-	if unread != nil {
-		return nil, unread
+	if hashes.Err != nil {
+		return nil, hashes.Err
 	}
 	if x != nil {
 		limitSession(&d, policy, x, in.Facts.Elapsed, req.Tool)

@@ -79,6 +79,10 @@ func (s *space) premises(c *session.Begin, x *sess, again bool, r *session.Resul
 	if !x.asker(c, r) {
 		return false
 	}
+	if c.Hashes != s.hashed {
+		r.Code = session.StalePremise
+		return false
+	}
 	var facts []int64
 	holds := true
 	for _, p := range c.Seen {

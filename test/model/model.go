@@ -38,6 +38,7 @@ type space struct {
 	names          map[string]*name
 	counters       map[string]*counter
 	hashes         map[string]string
+	hashed         uint64 // how often they changed, above all of the generations before
 	lists          map[string]*itemList
 	tokenFloor     uint64 // above it are the tokens of pools that are made again
 	forgotSessions uint64 // newest time of what is not remembered any more

@@ -146,7 +146,7 @@ func (m *Model) Keys() []session.Key {
 			all = append(all, session.HashKey(ns, id))
 		}
 		all = append(all, s.listKeys()...)
-		if s.signalled {
+		if s.signalled || s.hashed != 0 {
 			all = append(all, session.SignalsKey(ns))
 		}
 		if s.access != nil {

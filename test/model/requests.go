@@ -160,6 +160,9 @@ func (s *space) increment(c *session.Increment, r *session.Result) bool {
 }
 
 func (s *space) putHash(c *session.PutHash) bool {
+	if c.Hash != s.hashes[c.Tool] {
+		s.hashed = max(s.hashed, s.Generation<<32) + 1
+	}
 	delete(s.hashes, c.Tool)
 	if c.Hash != "" {
 		s.hashes[c.Tool] = c.Hash
@@ -241,6 +244,9 @@ func (m *Model) restore() {
 		clear(s.standings)
 		if s.access != nil {
 			s.access.epoch = m.Generation<<32 + s.access.epoch&0xffffffff
+		}
+		if s.hashed != 0 {
+			s.hashed = m.Generation<<32 + s.hashed&0xffffffff
 		}
 		for _, p := range s.pools {
 			p.leases = slices.DeleteFunc(p.leases, func(l lease) bool { return l.holder != "" })

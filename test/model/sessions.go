@@ -330,5 +330,8 @@ func (g *Generator) judged(c session.Command) session.Command {
 	if *opened = x.opened; g.once(20) {
 		*opened = max(x.opened-time.Duration(g.r.IntN(3)), 0)
 	}
+	if b, ok := c.(*session.Begin); ok && !g.once(20) {
+		b.Hashes = g.m.space(c.Namespace()).hashed
+	}
 	return c
 }

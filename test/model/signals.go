@@ -173,10 +173,10 @@ func (s *space) swept(c *session.Swept) {
 
 // signals is the record of a namespace; nil if none ever stood.
 func (s *space) signals() session.Record {
-	if !s.signalled {
+	if !s.signalled && s.hashed == 0 {
 		return nil
 	}
-	x := &session.Signals{Last: s.kills}
+	x := &session.Signals{Last: s.kills, Hashes: s.hashed}
 	for _, t := range s.targets() {
 		x.Halts = append(x.Halts, *s.halts[t].at(t))
 	}

@@ -294,19 +294,45 @@ func (s *Service) ListHashes(ctx context.Context, req *v1.ListHashesRequest) (*v
 	return out, nil
 }
 
-// ContentHash looks up what is registered for a tool. What cannot be read is put
-// into failed: whoever asked must not decide without it.
-func (s *Service) ContentHash(ctx context.Context, ns string, failed *error) func(string) (string, bool) {
-	return func(tool string) (string, bool) {
-		found, err := s.Store.Get(ctx, session.HashKey(ns, tool), storage.Nearby)
-		if err != nil {
-			*failed = fault.OfRead(err)
-			return "", false
-		}
-		h, ok := found.Record.(*session.Hash)
-		if !ok || h == nil {
-			return "", false
-		}
-		return h.Hash, true
+// Hashes are the registered content hashes of a namespace, for one who judges by them.
+type Hashes struct {
+	// Epoch is by which of them is judged, the premise of a call: as long as it stands, no
+	// hash is another one than it was when it was looked up.
+	Epoch uint64
+	// Err is why something could not be read: who judges must not decide without it.
+	Err error
+
+	s    *Service
+	ctx  context.Context
+	ns   string
+	read storage.Read
+}
+
+// Hashes returns those of a namespace. See comes before the first is looked up.
+func (s *Service) Hashes(ctx context.Context, ns string) Hashes {
+	return Hashes{s: s, ctx: ctx, ns: ns}
+}
+
+// See finds by which hashes is judged from here on.
+func (h *Hashes) See(read storage.Read) {
+	h.read, h.Err = read, nil
+	h.Epoch = session.HashesOf(h.get(session.SignalsKey(h.ns)))
+}
+
+// Of looks up what is registered for a tool.
+func (h *Hashes) Of(tool string) (hash string, ok bool) {
+	x, _ := h.get(session.HashKey(h.ns, tool)).(*session.Hash)
+	if x == nil {
+		return "", false
 	}
+	return x.Hash, true
+}
+
+func (h *Hashes) get(k session.Key) session.Record {
+	found, err := h.s.Store.Get(h.ctx, k, h.read)
+	if err != nil {
+		h.Err = fault.OfRead(err)
+		return nil
+	}
+	return found.Record
 }

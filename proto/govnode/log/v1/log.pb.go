@@ -2954,6 +2954,7 @@ type Begin struct {
 	Rates         []*RateWant            `protobuf:"bytes,23,rep,name=rates,proto3" json:"rates,omitempty"`     // by pool
 	Budgets       []*Charge              `protobuf:"bytes,24,rep,name=budgets,proto3" json:"budgets,omitempty"` // by name, with all ancestors
 	Opened        int64                  `protobuf:"varint,25,opt,name=opened,proto3" json:"opened,omitempty"`  // premise: when the session that was judged began; 0: none was
+	Hashes        uint64                 `protobuf:"varint,26,opt,name=hashes,proto3" json:"hashes,omitempty"`  // premise: by which registered content hashes it was judged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3131,6 +3132,13 @@ func (x *Begin) GetBudgets() []*Charge {
 func (x *Begin) GetOpened() int64 {
 	if x != nil {
 		return x.Opened
+	}
+	return 0
+}
+
+func (x *Begin) GetHashes() uint64 {
+	if x != nil {
+		return x.Hashes
 	}
 	return 0
 }
@@ -10110,8 +10118,9 @@ func (x *ListItem) GetUntil() int64 {
 // single sessions.
 type Signals struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Halts         []*Halt                `protobuf:"bytes,1,rep,name=halts,proto3" json:"halts,omitempty"` // by target
-	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`  // number
+	Halts         []*Halt                `protobuf:"bytes,1,rep,name=halts,proto3" json:"halts,omitempty"`    // by target
+	Last          uint64                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`     // number
+	Hashes        uint64                 `protobuf:"varint,3,opt,name=hashes,proto3" json:"hashes,omitempty"` // raised by each change of a registered content hash
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -10156,6 +10165,13 @@ func (x *Signals) GetHalts() []*Halt {
 func (x *Signals) GetLast() uint64 {
 	if x != nil {
 		return x.Last
+	}
+	return 0
+}
+
+func (x *Signals) GetHashes() uint64 {
+	if x != nil {
+		return x.Hashes
 	}
 	return 0
 }
@@ -10660,7 +10676,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"attributes\x12\x12\n" +
 	"\x04over\x18\n" +
 	" \x01(\fR\x04over\x12\x14\n" +
-	"\x05token\x18\v \x01(\fR\x05token\"\xf1\x04\n" +
+	"\x05token\x18\v \x01(\fR\x05token\"\x89\x05\n" +
 	"\x05Begin\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -10683,7 +10699,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05asked\x18\x12 \x01(\bR\x05asked\x12.\n" +
 	"\x05rates\x18\x17 \x03(\v2\x18.govnode.log.v1.RateWantR\x05rates\x120\n" +
 	"\abudgets\x18\x18 \x03(\v2\x16.govnode.log.v1.ChargeR\abudgets\x12\x16\n" +
-	"\x06opened\x18\x19 \x01(\x03R\x06opened\"\xcf\x02\n" +
+	"\x06opened\x18\x19 \x01(\x03R\x06opened\x12\x16\n" +
+	"\x06hashes\x18\x1a \x01(\x04R\x06hashes\"\xcf\x02\n" +
 	"\x06Asking\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1a\n" +
 	"\brequired\x18\x02 \x01(\rR\brequired\x12\x18\n" +
@@ -11291,10 +11308,11 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x05until\x18\x03 \x01(\x03R\x05until\"4\n" +
 	"\bListItem\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
-	"\x05until\x18\x02 \x01(\x03R\x05until\"I\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"a\n" +
 	"\aSignals\x12*\n" +
 	"\x05halts\x18\x01 \x03(\v2\x14.govnode.log.v1.HaltR\x05halts\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x04R\x04last\"\xc6\x01\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\x12\x16\n" +
+	"\x06hashes\x18\x03 \x01(\x04R\x06hashes\"\xc6\x01\n" +
 	"\x04Halt\x12.\n" +
 	"\x06target\x18\x01 \x01(\v2\x16.govnode.log.v1.TargetR\x06target\x122\n" +
 	"\x06signal\x18\x02 \x01(\x0e2\x1a.govnode.log.v1.SignalKindR\x06signal\x12\x16\n" +
