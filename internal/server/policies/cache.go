@@ -23,8 +23,7 @@ const (
 	// maxCompiled bounds the compiled policies that a node keeps. One is made
 	// again in milliseconds from the tree in the state.
 	maxCompiled = 256
-	// loadTimeout bounds the read of a tree, which many requests may wait for
-	// and none of them may call off.
+	// loadTimeout bounds the read of a tree, which many requests may wait for.
 	loadTimeout = 10 * time.Second
 )
 
@@ -73,9 +72,9 @@ func (p *Cache) compile(ns string, tree *engine.Tree) (*engine.Policy, error) {
 // not there, or cannot be compiled, is an error: without the rules there is no
 // verdict.
 func (p *Cache) Compiled(ctx context.Context, ns string, d session.Digest) (*engine.Policy, error) {
-	policy, err := p.cacheOf(ns).Policy(engine.Digest(d), func() (*engine.Tree, error) {
+	policy, err := p.cacheOf(ns).Policy(ctx, engine.Digest(d), func(ctx context.Context) (*engine.Tree, error) {
 		p.made.Inc()
-		load, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+		load, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		return p.tree(load, ns, d)
 	})
@@ -84,6 +83,8 @@ func (p *Cache) Compiled(ctx context.Context, ns string, d session.Digest) (*eng
 		return policy, nil
 	case errors.As(err, new(*fault.Error)):
 		return nil, err
+	case ctx.Err() != nil: // while another loads the same
+		return nil, fault.OfRead(ctx.Err())
 	}
 	return nil, fault.New(connect.CodeFailedPrecondition, fault.ReasonPolicyUnreadable, fmt.Sprintf("the policy %s cannot be compiled on this node, so nothing is admitted under it: %v", d, err))
 }
