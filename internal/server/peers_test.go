@@ -118,6 +118,25 @@ func TestFollowTheCluster(t *testing.T) {
 	}
 	require.Equal(t, "n3", ev.Node)
 
+	// One that is no member any more may have had more to tell, as a follower learns who was
+	// there, and one who goes on from a cursor that has a part of it.
+	require.Contains(t, f.cursor, "n3")
+	later, first := one.follow(&v1.FollowRequest{Cluster: true, After: f.cursor})
+	require.Nil(t, first.Gap)
+	require.NoError(t, back.server.Close())
+	all.set(peer(one, "n1"), peer(two, "n2"))
+	after, first := one.follow(&v1.FollowRequest{Cluster: true, After: f.cursor})
+	require.Equal(t, []string{"n3"}, first.Unreachable)
+	for _, f := range []*following{f, later, after} {
+		m := f.message()
+		for m.Gap == nil {
+			m = f.message()
+		}
+		require.Equal(t, []string{"n3", "LEFT"}, []string{m.Gap.Node, m.Gap.Reason})
+		require.Empty(t, m.Unreachable)
+		require.NotContains(t, m.Cursor, "n3")
+	}
+
 	_, err := one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: "nope"})
 	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1")
 	f, first = one.follow(&v1.FollowRequest{After: here})

@@ -37,6 +37,12 @@ const (
 	followPause = time.Second
 	// followMembers is how often it is looked whether there are new members.
 	followMembers = 2 * time.Second
+	// followAbsent is how often in a row a node has to be found to be no member until it is
+	// taken for gone: whoever looks may be behind.
+	followAbsent = 3
+	// followPatience is after what silence a node is given up, which says something each
+	// followBeat: one that lost its power closes no connection.
+	followPatience = followBeat + 5*time.Second
 )
 
 // heard is what came from one node: a message, or why there is none.
@@ -155,6 +161,9 @@ func (g *gathering) enlist(ctx context.Context, resumed bool) error {
 	if err != nil {
 		return err
 	}
+	for node := range g.at { // that were followed before, and may be no members any more
+		peers = append(peers, members.Peer{Node: node})
+	}
 	for _, p := range peers {
 		if !g.members[p.Node] {
 			g.members[p.Node] = true
@@ -165,9 +174,10 @@ func (g *gathering) enlist(ctx context.Context, resumed bool) error {
 	return nil
 }
 
-// followPeer follows one node, again and again, until the stream ends.
+// followPeer follows one node, again and again, until the stream ends or the node is no
+// member any more.
 func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.FollowRequest) {
-	v := &voice{g: g, node: p.Node}
+	v, absent := &voice{g: g, node: p.Node}, 0
 	for {
 		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
 			return
@@ -182,11 +192,13 @@ func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.Foll
 			continue // the member is asked where it was
 		}
 		i := slices.IndexFunc(peers, func(o members.Peer) bool { return o.Node == p.Node })
-		if i < 0 {
+		switch absent++; {
+		case i >= 0:
+			p, absent = peers[i], 0
+		case absent == followAbsent:
 			_ = v.say(ctx, nil, errNoMember) // nobody listens any more if it fails
 			return
 		}
-		p = peers[i]
 	}
 }
 
@@ -196,17 +208,26 @@ var errNoMember = errors.New("server: the node is no member of the cluster")
 // listen follows one node until it ends the stream. The request then goes on
 // behind what was heard.
 func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowRequest) error {
+	if p.APIAddress == "" {
+		return errors.New("server: nobody knows where the node is")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(followPatience, cancel)
+	defer silence.Stop()
 	stream, err := v.g.s.peerEvents(ctx, p).Follow(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stream.Close() }()
 	for stream.Receive() {
+		silence.Stop() // whoever reads slowly is not its silence
 		m := stream.Msg()
 		req.After, req.FromOldest = m.Cursor, false
 		if err := v.say(ctx, &v1.FollowResponse{Event: m.Event, Gap: m.Gap, Cursor: m.Cursor}, nil); err != nil {
 			return err
 		}
+		silence.Reset(followPatience)
 	}
 	if err := stream.Err(); err != nil {
 		return err
@@ -251,13 +272,19 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 		if h.node == g.s.Node || connect.CodeOf(h.err) == connect.CodeResourceExhausted || connect.CodeOf(h.err) == connect.CodeInvalidArgument {
 			return nil, h.err
 		}
-		g.silent[h.node] = true
-		if errors.Is(h.err, errNoMember) {
-			delete(g.silent, h.node)
-			delete(g.members, h.node)
-			delete(g.at, h.node)
+		if !errors.Is(h.err, errNoMember) {
+			g.silent[h.node] = true
+			return g.bare(), nil
 		}
-		return g.bare(), nil
+		_, followed := g.at[h.node]
+		delete(g.silent, h.node)
+		delete(g.members, h.node)
+		delete(g.at, h.node)
+		m := g.bare()
+		if followed { // nobody can say whether it had more to tell
+			m.Gap = &v1.Gap{Node: h.node, Reason: gapLeft}
+		}
+		return m, nil
 	}
 	delete(g.silent, h.node)
 	g.at[h.node] = h.message.Cursor

@@ -1,10 +1,16 @@
 package record
 
 import (
+	"context"
+	"io"
+	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
@@ -24,4 +30,40 @@ func TestGapsOfSeveralNodesHaveTheirCursors(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, []string{"b a.2,b.2,c.1", "c a.2,b.2,c.2", " a.2,b.2,c.2"}, told)
+}
+
+// A node that says nothing for longer than it ever does is given up, as one whose power
+// is cut; whoever reads slowly meanwhile is not its silence.
+func TestSilentNodesAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		speaks, words := io.Pipe()
+		to := &http.Client{Transport: silent{speaks}}
+		g := &gathering{s: &Teller{Client: to}, messages: make(chan heard), open: make(chan struct{})}
+		close(g.open)
+		ended := make(chan error)
+		begun := time.Now()
+		go func() {
+			ended <- (&voice{g: g, node: "b"}).listen(t.Context(), members.Peer{Node: "b", APIAddress: "b:1"}, &v1.FollowRequest{})
+		}()
+		for range 2 {
+			time.Sleep(followBeat)
+			_, err := words.Write([]byte{0, 0, 0, 0, 0}) // a message with nothing in it
+			require.NoError(t, err)
+			time.Sleep(2 * followPatience) // until somebody takes it
+			require.NoError(t, (<-g.messages).err)
+		}
+		require.Error(t, <-ended)
+		require.Equal(t, 2*(followBeat+2*followPatience)+followPatience, time.Since(begun))
+	})
+}
+
+// silent answers with a stream that ends with its request.
+type silent struct{ body *io.PipeReader }
+
+func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	context.AfterFunc(r.Context(), func() { _ = s.body.CloseWithError(r.Context().Err()) })
+	go func() { _, _ = io.Copy(io.Discard, r.Body) }()
+	return &http.Response{
+		StatusCode: http.StatusOK, Body: s.body, Request: r, ProtoMajor: 2, Header: http.Header{"Content-Type": {"application/connect+proto"}},
+	}, nil
 }

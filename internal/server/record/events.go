@@ -31,6 +31,7 @@ const (
 const (
 	gapOverwritten = "OVERWRITTEN"
 	gapRestarted   = "RESTARTED"
+	gapLeft        = "LEFT"
 )
 
 // Follow streams the governance events of this node, or of all.
