@@ -3,10 +3,12 @@ package alone
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -71,4 +73,98 @@ func tokens(s *script) {
 	})
 	s.wrong(ok && !allowed.Allowed, "it was not denied")
 	see(false, false)
+}
+
+// shown makes a token and shows it until it is revoked: it opens what it is for, and
+// nothing from then on.
+func shown(s *script) {
+	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+		return
+	}
+	who := &v1.WhoAmIResponse{}
+	whoAmI := func(as func(context.Context) context.Context) bool {
+		res, ok := done(s, "ask who it is", func(ctx context.Context, n *node) (*v1.WhoAmIResponse, error) {
+			return n.access.WhoAmI(as(ctx), &v1.WhoAmIRequest{})
+		})
+		who = res
+		return ok
+	}
+	if !whoAmI(func(ctx context.Context) context.Context { return ctx }) {
+		return
+	}
+	id, text := Prefix+strings.ToLower(s.id()), s.id()
+	secret := sha256.Sum256([]byte(text))
+	text = "gn_" + who.Namespace + "." + id + "." + text
+	as := func(ctx context.Context) context.Context {
+		ctx, info := connect.NewClientContext(ctx)
+		info.RequestHeader().Set("Authorization", "Bearer "+text)
+		return ctx
+	}
+	create := &v1.CreateTokenRequest{
+		RequestId: s.id(), Client: s.own, TokenId: id, SecretSha256: secret[:], Roles: []v1.Role{v1.Role_ROLE_AGENT}, Agents: []string{s.own + "*"},
+	}
+	done(s, "create a token", func(ctx context.Context, n *node) (*v1.CreateTokenResponse, error) {
+		return n.access.CreateToken(ctx, create)
+	})
+	if !whoAmI(as) {
+		return
+	}
+	s.wrong(who.Principal != "token:"+id || !slices.Equal(who.Roles, create.Roles) || !slices.Equal(who.Agents, create.Agents), "it is %v", who)
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 1, RequestId: s.id(), Client: s.own}
+	_, reason, ok := told(s, "put a pool with it", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(as(ctx), pool) })
+	s.wrong(ok && reason != "PERMISSION_DENIED", "it put a pool, or is refused as %q", reason)
+	done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) })
+	call := s.call("one")
+	begun, ok := done(s, "begin with it", func(ctx context.Context, n *node) (*v1.BeginCallResponse, error) {
+		return n.calls.BeginCall(as(ctx), call)
+	})
+	if !ok {
+		return
+	}
+	s.outcome(begun, v1.Outcome_OUTCOME_ADMITTED)
+	take := &v1.AcquireSlotRequest{Pool: s.own, SlotId: s.id(), Client: s.own, Ttl: long}
+	got, ok := done(s, "acquire with it", func(ctx context.Context, n *node) (*v1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(as(ctx), take)
+	})
+	if !ok {
+		return
+	}
+	same(s, "the outcome", got.Outcome, v1.Outcome_OUTCOME_ADMITTED)
+	release := &v1.ReleaseSlotRequest{Pool: s.own, SlotId: take.SlotId, Client: s.own, Token: got.Token}
+	given, ok := done(s, "release without it", func(ctx context.Context, n *node) (*v1.ReleaseSlotResponse, error) {
+		return n.slots.ReleaseSlot(ctx, release)
+	})
+	if ok { // the slot is the token's
+		same(s, "the outcome", given.Outcome, v1.Outcome_OUTCOME_FENCED)
+	}
+	revoke := &v1.RevokeTokenRequest{RequestId: s.id(), Client: s.own, TokenId: id}
+	done(s, "revoke the token", func(ctx context.Context, n *node) (*v1.RevokeTokenResponse, error) {
+		return n.access.RevokeToken(ctx, revoke)
+	})
+	turned(s, "begin with it", func(ctx context.Context, n *node) (*v1.BeginCallResponse, error) {
+		return n.calls.BeginCall(as(ctx), s.call("one"))
+	})
+	turned(s, "read with it", func(ctx context.Context, n *node) (*v1.GetSessionResponse, error) {
+		return n.sessions.GetSession(as(ctx), &v1.GetSessionRequest{SessionId: s.own})
+	})
+	turned(s, "release with it", func(ctx context.Context, n *node) (*v1.ReleaseSlotResponse, error) {
+		return n.slots.ReleaseSlot(as(ctx), release)
+	})
+	want := &account{tools: map[string]int32{"one": 1}, open: []string{call.CallId}}
+	want.Attempts, want.Calls = 1, 1
+	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
+}
+
+// turned asks with what no node knows any more.
+func turned[R any](s *script, step string, ask func(context.Context, *node) (R, error)) {
+	in := false
+	res, reason, ok := told(s, step, func(ctx context.Context, n *node) (R, error) {
+		res, err := ask(ctx, n)
+		in = err == nil
+		if ce := (*connect.Error)(nil); errors.As(err, &ce) && connect.IsWireError(err) && ce.Code() == connect.CodeUnauthenticated {
+			return res, nil
+		}
+		return res, err
+	})
+	s.wrong(ok && (in || reason != ""), "it was revoked, and is answered %v (%s)", res, reason)
 }

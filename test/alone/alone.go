@@ -48,6 +48,7 @@ type node struct {
 	approvals govnodev1connect.ApprovalServiceClient
 	access    govnodev1connect.AccessServiceClient
 	events    govnodev1connect.EventServiceClient
+	explains  govnodev1connect.DecisionServiceClient
 }
 
 // New makes a client of the nodes at urls, and of two people who vote, with how each of
@@ -61,7 +62,7 @@ func New(name string, urls []string, own *http.Client, people map[string]*http.C
 			calls: govnodev1connect.NewCallServiceClient(own, u), slots: govnodev1connect.NewSlotServiceClient(own, u),
 			limits: govnodev1connect.NewLimitServiceClient(own, u), policies: govnodev1connect.NewPolicyServiceClient(own, u),
 			approvals: govnodev1connect.NewApprovalServiceClient(own, u), access: govnodev1connect.NewAccessServiceClient(own, u),
-			events: govnodev1connect.NewEventServiceClient(own, u),
+			events: govnodev1connect.NewEventServiceClient(own, u), explains: govnodev1connect.NewDecisionServiceClient(own, u),
 		})
 		for who, to := range people {
 			if to == nil {
@@ -95,37 +96,42 @@ var scripts = []struct {
 	{"votes", votes}, {"ask", ask},
 	{"queue", queue}, {"leave", leave}, {"kinds", kinds}, {"counter", counter}, {"tokens", tokens},
 	{"pages", pages}, {"lapsing", lapsing}, {"facts", facts}, {"stages", stages}, {"follow", follow},
+	{"secret", secret}, {"reviews", reviews}, {"explained", explained}, {"deadline", deadline}, {"waits", waits},
+	{"charged", charged}, {"holds", holds}, {"refusal", refusal}, {"shown", shown},
+	{"expires", expires}, {"apart", apart}, {"outputs", outputs}, {"hashed", hashed}, {"stand", stand},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
 func (c *Client) Run(ctx context.Context) (name string, steps int) {
 	drawn := scripts[c.rng.IntN(len(scripts))]
-	return drawn.name, c.play(ctx, drawn.name, drawn.run)
+	steps, _ = c.play(ctx, drawn.name, drawn.run)
+	return drawn.name, steps
 }
 
-// Only runs the script of a name.
-func (c *Client) Only(ctx context.Context, name string) (steps int) {
+// Only runs the script of a name, and tells whether it came to its end.
+func (c *Client) Only(ctx context.Context, name string) (steps int, whole bool) {
 	i := slices.Index(Scripts(), name)
 	return c.play(ctx, name, scripts[i].run)
 }
 
-func (c *Client) play(ctx context.Context, name string, run func(*script)) int {
-	ctx, cancel := context.WithTimeout(ctx, lasts)
+func (c *Client) play(outer context.Context, name string, run func(*script)) (steps int, whole bool) {
+	ctx, cancel := context.WithTimeout(outer, lasts)
 	defer cancel()
-	s := &script{Client: c, ctx: ctx, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
+	s := &script{Client: c, ctx: ctx, outer: outer, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
 	run(s)
-	return s.steps
+	return s.steps, !s.over
 }
 
 // A script is one that is under way.
 type script struct {
 	*Client
 	ctx   context.Context
-	own   string // part of all names that it uses
-	steps int    // that were answered
-	last  string // the step that was asked for last
-	tries int    // how often it was sent
-	over  bool   // nobody knows how things stand any more, or it is known to be wrong
+	outer context.Context // for what may last longer
+	own   string          // part of all names that it uses
+	steps int             // that were answered
+	last  string          // the step that was asked for last
+	tries int             // how often it was sent
+	over  bool            // nobody knows how things stand any more, or it is known to be wrong
 }
 
 // id draws the id of a request.

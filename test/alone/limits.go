@@ -2,6 +2,8 @@ package alone
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -261,4 +263,143 @@ func spend(s *script) {
 			return n.limits.DeleteBudget(ctx, req)
 		})
 	}
+}
+
+// charged spends the tokens of calls at a rate, which is held to what they used when they
+// end, and a number of its own at another.
+func charged(s *script) {
+	none := int32(0)
+	other := s.own + "-calls"
+	for name, limit := range map[string]int32{s.own: 1000, other: 100} {
+		req := &v1.PutRateRequest{Rate: name, Limit: limit, Per: durationpb.New(24 * time.Hour), QueueLimit: &none, RequestId: s.id(), Client: s.own}
+		if _, ok := done(s, "put a rate", func(ctx context.Context, n *node) (*v1.PutRateResponse, error) { return n.limits.PutRate(ctx, req) }); !ok {
+			return
+		}
+	}
+	if !s.policy("max_tool_calls: 100\nmax_tokens: 1000\n") || !s.session(nil) {
+		return
+	}
+	used, calls := int32(0), int32(0)
+	see := func() {
+		for name, want := range map[string]int32{s.own: used, other: calls} {
+			got, ok := done(s, "get the rate", func(ctx context.Context, n *node) (*v1.GetRateResponse, error) {
+				return n.limits.GetRate(ctx, &v1.GetRateRequest{Rate: name})
+			})
+			if ok {
+				same(s, "what is used of "+name, got.Rate.Used, want)
+			}
+		}
+	}
+	begin := func(tokens int64, admitted bool) string {
+		req := s.call("one")
+		req.Tokens, req.Rates = tokens, []*v1.RateWant{{Rate: other, Cost: 2}, {Rate: s.own, By: v1.Cost_COST_TOKENS}}
+		res := s.begin(req)
+		if admitted {
+			s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
+			used, calls = used+max(1, int32(tokens)), calls+2
+		} else if s.outcome(res, v1.Outcome_OUTCOME_RATE_LIMITED); !s.over {
+			same(s, "the rate", res.Rate, s.own)
+		}
+		see()
+		return req.CallId
+	}
+	end := func(id string, tokens int64, by int32) {
+		status := []v1.Status{v1.Status_STATUS_SUCCEEDED, v1.Status_STATUS_FAILED, v1.Status_STATUS_CANCELLED}[s.rng.IntN(3)]
+		s.end(&v1.EndCallRequest{CallId: id, Status: status, Tokens: tokens})
+		used += by
+		see()
+	}
+	see()
+	a := begin(900, true)
+	begin(200, false)
+	end(a, 300, -600)
+	b := begin(0, true)
+	a = begin(600, true)
+	end(b, 0, 0) // it has cost what was said
+	end(a, 850, 250)
+	begin(0, false)
+}
+
+// holds takes slots of two pools with each call, all of them or none, and has one taken
+// away.
+func holds(s *script) {
+	none := int32(0)
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 3, QueueLimit: &none, RequestId: s.id(), Client: s.own}
+	if _, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) }); !ok {
+		return
+	}
+	if !s.policy("max_tool_calls: 100\nmax_concurrent: 2\n") || !s.session(nil) {
+		return
+	}
+	type held struct {
+		tokens map[string]uint64
+		weight int32
+	}
+	of := "policy/" + s.own
+	all, last := map[string]held{}, map[string]uint64{}
+	see := func() {
+		for _, name := range []string{s.own, of} {
+			res, ok := done(s, "list slots of "+name, func(ctx context.Context, n *node) (*v1.ListSlotsResponse, error) {
+				return n.slots.ListSlots(ctx, &v1.ListSlotsRequest{Pool: name})
+			})
+			if !ok {
+				return
+			}
+			sum := int32(0)
+			for _, x := range res.Slots {
+				h, known := all[x.SlotId]
+				weight := h.weight
+				if name == of {
+					weight = 1
+				}
+				sum += weight
+				s.wrong(!known || x.SessionId != s.own || x.Holder != s.own || x.Tool != "one" || x.Token != h.tokens[name] || x.Weight != weight, "a slot is %v, want %v", x, h)
+			}
+			s.wrong(len(res.Slots) != len(all) || len(res.Waiters) > 0 || res.Pool.InUse != sum, "slots of %v are %v, want %v", res.Pool, res.Slots, all)
+		}
+	}
+	begin := func(weight int32, want ...v1.Outcome) string {
+		req := s.call("one")
+		req.Pools = []*v1.Want{{Pool: s.own, Weight: weight}}
+		res := s.begin(req)
+		if s.over {
+			return ""
+		}
+		s.wrong(!slices.Contains(want, res.Outcome), "the outcome is %v, want %v", res, want)
+		if res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
+			h := held{map[string]uint64{}, weight}
+			for _, g := range res.Grants {
+				s.wrong(g.Token <= last[g.Pool], "the grants are %v, and there were %v", res.Grants, last)
+				h.tokens[g.Pool], last[g.Pool] = g.Token, g.Token
+			}
+			s.wrong(len(res.Grants) != 2 || len(h.tokens) != 2, "the grants are %v", res.Grants)
+			all[req.CallId] = h
+		}
+		see()
+		return req.CallId
+	}
+	const admitted, full, queue = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, v1.Outcome_OUTCOME_QUEUE_FULL
+	a := begin(2, admitted)
+	begin(2, full, queue)
+	b := begin(1, admitted)
+	begin(1, full, queue)
+	force := &v1.ForceReleaseRequest{SessionId: s.own, SlotId: a, RequestId: s.id(), Client: s.own}
+	if res, ok := done(s, "force the call", func(ctx context.Context, n *node) (*v1.ForceReleaseResponse, error) {
+		return n.slots.ForceRelease(ctx, force)
+	}); ok {
+		same(s, "the outcome", res.Outcome, v1.Outcome_OUTCOME_RELEASED)
+	}
+	delete(all, a)
+	see()
+	end := &v1.EndCallRequest{SessionId: s.own, CallId: a, Status: v1.Status_STATUS_SUCCEEDED}
+	if res, ok := done(s, "end what was forced", func(ctx context.Context, n *node) (*v1.EndCallResponse, error) { return n.calls.EndCall(ctx, end) }); ok {
+		same(s, "the outcome", res.Outcome, v1.Outcome_OUTCOME_LEASE_LOST)
+	}
+	begin(2, admitted)
+	s.end(&v1.EndCallRequest{CallId: b, Status: v1.Status_STATUS_SUCCEEDED})
+	delete(all, b)
+	see()
+	want := &account{tools: map[string]int32{"one": 3}, open: slices.Collect(maps.Keys(all))}
+	want.Attempts, want.Calls, want.Executions = 5, 3, 2
+	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
 }

@@ -119,7 +119,13 @@ func votes(s *script) {
 	}
 	req, id := asked("one")
 	s.vote(s.rng.IntN(2), id, v1.Vote_VOTE_APPROVE)
-	s.approval(id, v1.ApprovalState_APPROVAL_STATE_APPROVED)
+	// The call may come once more by itself, where an answer was lost, and use it.
+	if got, ok := done(s, "get the approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceGetResponse, error) {
+		return n.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: id})
+	}); ok {
+		state := got.Approval.State
+		s.wrong(state != v1.ApprovalState_APPROVAL_STATE_APPROVED && state != v1.ApprovalState_APPROVAL_STATE_USED, "the approval is %v", got.Approval)
+	}
 	res := s.begin(req)
 	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
 	// The answer that is given again tells of none: the first may be lost between nodes.
@@ -146,4 +152,127 @@ func votes(s *script) {
 	})
 	s.outcome(s.begin(s.call("two")), v1.Outcome_OUTCOME_ADMITTED)
 	asked("two")
+}
+
+// deadline asks people and lets the time run out, in which nobody has voted, or one of two.
+func deadline(s *script) {
+	then := []v1.OnTimeout{v1.OnTimeout_ON_TIMEOUT_ALLOW, v1.OnTimeout_ON_TIMEOUT_DENY}[s.rng.IntN(2)]
+	voted := s.rng.IntN(2) == 0
+	ask := &v1.ApprovalServiceRequestRequest{
+		AgentId: s.own, Tool: "tool", Timeout: durationpb.New(2 * time.Second), OnTimeout: then, Required: 2, Denials: 2, RequestId: s.id(), Client: s.own,
+	}
+	res, ok := done(s, "request an approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceRequestResponse, error) {
+		return n.approvals.Request(ctx, ask)
+	})
+	if !ok {
+		return
+	}
+	id := res.Approval.Id
+	if voted {
+		if _, reason := s.vote(0, id, v1.Vote_VOTE_DENY); reason == "ALREADY_DECIDED" {
+			return // it came late
+		}
+	}
+	want := v1.ApprovalState_APPROVAL_STATE_EXPIRED
+	if then == v1.OnTimeout_ON_TIMEOUT_ALLOW && !voted {
+		want = v1.ApprovalState_APPROVAL_STATE_APPROVED
+	}
+	for range asks {
+		got, ok := done(s, "wait for the approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceGetResponse, error) {
+			return n.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: id, Wait: durationpb.New(2 * time.Second)})
+		})
+		if !ok {
+			return
+		}
+		if x := got.Approval; x.State != v1.ApprovalState_APPROVAL_STATE_PENDING {
+			s.wrong(x.State != want || x.ByTimeout != (want == v1.ApprovalState_APPROVAL_STATE_APPROVED) || voted != (len(x.Ballots) == 1), "the approval is %v, want %v", x, want)
+			s.approval(id, want)
+			if _, reason := s.vote(1, id, v1.Vote_VOTE_APPROVE); !s.over {
+				same(s, "the reason", reason, "ALREADY_DECIDED")
+			}
+			return
+		}
+	}
+	s.over = true // time stands still
+}
+
+// waits has a call that people have agreed to wait for room, and takes back what they have
+// agreed to.
+func waits(s *script) {
+	if !s.policy("max_tool_calls: 100\nmax_concurrent: 1\nrequire_human_approval: true\napproval: {required: 1, denials: 1, timeout: 10m, max_pending: 8}\n") || !s.session(nil) {
+		return
+	}
+	// Both may wait from the start, so that it does not matter how often one is heard of.
+	begin := func(req *v1.BeginCallRequest, want v1.Outcome) *v1.BeginCallResponse {
+		res := s.batch("begin what may wait", &v1.Operation{Op: &v1.Operation_Begin{Begin: req}, Timeout: durationpb.New(20 * time.Millisecond)})
+		if s.over {
+			return nil
+		}
+		s.wrong(res[0].GetBegin().GetOutcome() != want, "the outcome is %v, want %v", res[0], want)
+		return res[0].GetBegin()
+	}
+	agreed := func() (req *v1.BeginCallRequest, id string) {
+		req = s.call("one")
+		req.Wait = durationpb.New(5 * time.Minute)
+		id = begin(req, v1.Outcome_OUTCOME_APPROVAL_REQUIRED).GetApproval().GetId()
+		s.vote(s.rng.IntN(2), id, v1.Vote_VOTE_APPROVE)
+		return req, id
+	}
+	first, _ := agreed()
+	begin(first, v1.Outcome_OUTCOME_ADMITTED)
+	req, id := agreed()
+	if begun := begin(req, v1.Outcome_OUTCOME_QUEUED); !s.over {
+		s.wrong(begun.Queue.GetPosition() != 1, "the place is %v", begun)
+	}
+	s.approval(id, v1.ApprovalState_APPROVAL_STATE_APPROVED)
+	cancel := &v1.ApprovalServiceCancelRequest{Id: id, RequestId: s.id(), Client: s.own}
+	done(s, "cancel the approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceCancelResponse, error) {
+		return n.approvals.Cancel(ctx, cancel)
+	})
+	s.approval(id, v1.ApprovalState_APPROVAL_STATE_CANCELLED)
+	pool := func(used, waiting int32) {
+		if res, ok := done(s, "get the pool", func(ctx context.Context, n *node) (*v1.GetPoolResponse, error) {
+			return n.slots.GetPool(ctx, &v1.GetPoolRequest{Pool: "policy/" + s.own})
+		}); ok {
+			s.wrong(res.Pool.InUse != used || res.Pool.Waiting != waiting, "the pool is %v", res.Pool)
+		}
+	}
+	pool(1, 0)
+	s.outcome(s.begin(req), v1.Outcome_OUTCOME_APPROVAL_DENIED)
+	s.end(&v1.EndCallRequest{CallId: first.CallId, Status: v1.Status_STATUS_SUCCEEDED})
+	pool(0, 0)
+	want := &account{tools: map[string]int32{"one": 1}}
+	want.Attempts, want.Calls, want.Executions = 2, 1, 1
+	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
+}
+
+// stand lets calls with some arguments pass without asking, and takes that back.
+func stand(s *script) {
+	if !s.policy("max_tool_calls: 100\nrequire_human_approval: true\napproval: {required: 1, denials: 1, timeout: 10m, max_pending: 8}\n") || !s.session(nil) {
+		return
+	}
+	scope := []v1.StandingScope{v1.StandingScope_STANDING_SCOPE_SESSION, v1.StandingScope_STANDING_SCOPE_AGENT, v1.StandingScope_STANDING_SCOPE_POLICY}[s.rng.IntN(3)]
+	put := &v1.PutStandingRequest{Scope: scope, Name: s.own, Tool: "one", ArgumentsJson: `{"n": 1}`, Expiry: durationpb.New(time.Hour), RequestId: s.id(), Client: s.own}
+	to := s.rng.IntN(2)
+	made, ok := done(s, "put a standing approval", func(ctx context.Context, _ *node) (*v1.PutStandingResponse, error) {
+		return s.person(to).PutStanding(ctx, put)
+	})
+	if !ok {
+		return
+	}
+	try := func(tool, args string, want v1.Outcome) {
+		req := s.call(tool)
+		req.ArgumentsJson = args
+		s.outcome(s.begin(req), want)
+	}
+	const admitted, asked = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_APPROVAL_REQUIRED
+	try("one", `{"n": 1}`, admitted)
+	try("one", `{"n": 2}`, asked)
+	try("two", `{"n": 1}`, asked)
+	try("one", `{"n":1}`, admitted)
+	remove := &v1.DeleteStandingRequest{Id: made.Standing.GetId(), RequestId: s.id(), Client: s.own}
+	done(s, "delete the standing approval", func(ctx context.Context, _ *node) (*v1.DeleteStandingResponse, error) {
+		return s.person(to).DeleteStanding(ctx, remove)
+	})
+	try("one", `{"n": 1}`, asked)
 }

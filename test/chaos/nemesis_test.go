@@ -30,7 +30,8 @@ type nemesis struct {
 	mu       sync.Mutex
 	faults   map[string]int
 	answered []time.Duration // from the kill of a leader to the first answer
-	latest   time.Time       // when the latest fault began that is no such kill
+	others   []time.Time     // when faults began that are no such kill
+	under    int             // how many of those are under way
 	broken   []error
 	ops      []check.Op // of its own
 	down     int        // nodes that were killed and not started again
@@ -99,15 +100,25 @@ func (n *nemesis) run(ctx context.Context) {
 
 // befall lets one fault happen for a while, and mends it.
 func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Duration) {
+	if k.name == leaderKilled {
+		n.calm(ctx)
+	} else {
+		n.mu.Lock()
+		n.others, n.under = append(n.others, time.Now()), n.under+1
+		n.mu.Unlock()
+		defer func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.under--
+		}()
+	}
 	mend := k.do(n, rand.New(rand.NewPCG(pick, 0)))
 	if mend == nil {
 		return
 	}
 	n.log("%s for %v", k.name, lasts)
 	n.mu.Lock()
-	if n.faults[k.name]++; k.name != leaderKilled {
-		n.latest = time.Now()
-	}
+	n.faults[k.name]++
 	n.mu.Unlock()
 	sleep(ctx, lasts)
 	mend()
@@ -117,6 +128,18 @@ func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Du
 		}
 		if err := n.audits.Keep(x); err != nil {
 			n.broke(err)
+		}
+	}
+}
+
+// calm waits for a while until nothing is under way.
+func (n *nemesis) calm(ctx context.Context) {
+	for end := time.Now().Add(5 * time.Second); ctx.Err() == nil && time.Now().Before(end); sleep(ctx, 10*time.Millisecond) {
+		n.mu.Lock()
+		under := n.under
+		n.mu.Unlock()
+		if under == 0 {
+			return
 		}
 	}
 }
@@ -184,7 +207,7 @@ func (n *nemesis) killLeader(rng *rand.Rand) func() {
 		}
 	}
 	n.mu.Lock()
-	calm := others == len(n.cluster.Nodes)-1 && n.down == 0
+	calm := others == len(n.cluster.Nodes)-1 && n.down == 0 && n.under == 0
 	n.down++
 	n.mu.Unlock()
 	if !l.Kill() {
@@ -198,10 +221,13 @@ func (n *nemesis) killLeader(rng *rand.Rand) func() {
 	if calm {
 		asked.Go(func() {
 			if n.firstAnswer(l) {
+				took := time.Since(start)
 				n.mu.Lock()
 				defer n.mu.Unlock()
-				if soon := n.latest.Sub(start); soon < 0 || soon > firstAnswerWithin { // else it was something else that took its time
-					n.answered = append(n.answered, time.Since(start))
+				if !slices.ContainsFunc(n.others, func(t time.Time) bool { // then it was something else that took its time
+					return t.After(start) && t.Sub(start) < min(took, firstAnswerWithin)
+				}) {
+					n.answered = append(n.answered, took)
 				}
 			}
 		})

@@ -125,7 +125,7 @@ func (l Workload) http(token string) (*http.Client, error) {
 	return &http.Client{Transport: &shower{token, to}}, nil
 }
 
-// A shower shows the token of a file with each request.
+// A shower shows the token of a file with each request that shows none.
 type shower struct {
 	path string
 	to   *http.Transport
@@ -133,6 +133,9 @@ type shower struct {
 
 // RoundTrip implements http.RoundTripper.
 func (s *shower) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("Authorization") != "" {
+		return s.to.RoundTrip(r)
+	}
 	token, err := os.ReadFile(s.path)
 	if err != nil {
 		return nil, err
