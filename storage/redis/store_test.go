@@ -81,7 +81,7 @@ func TestRedisCountsAsOthersDo(t *testing.T) {
 		{&session.Delete{NS: testNS, By: by, Key: "k"}},
 		{&session.Begin{ // it makes the pool of its policy, which nobody has put
 			NS: testNS, Session: "s", Call: "c", Tool: "t", Digest: sessiontest.Digest(2), Verdict: session.Verdict{Allow: true},
-			Pools: []session.Want{{Pool: "policy/p2", Weight: 1}}, TTL: time.Minute,
+			Pools: []session.Want{{Pool: "policy/p2", Weight: 1}}, TTL: time.Minute, Hashes: 1,
 		}},
 	} {
 		for _, s := range []storage.Store{r, m} {
