@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ type behind struct {
 	apply  func() // runs once, before the next Apply
 	get    func() // runs once, after the next Get
 	always *session.Result
+	refuse error // why nothing is put in order
 }
 
 func (b *behind) freeze(t *testing.T) {
@@ -62,11 +64,14 @@ func (b *behind) Get(ctx context.Context, k session.Key, r storage.Read) (storag
 
 func (b *behind) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	b.mu.Lock()
-	first, always := b.apply, b.always
+	first, always, refuse := b.apply, b.always, b.refuse
 	b.apply = nil
 	b.mu.Unlock()
 	if first != nil {
 		first()
+	}
+	if refuse != nil {
+		return slices.Repeat([]storage.Answer{storage.Refused(refuse)}, len(cmds))
 	}
 	if always != nil {
 		answers := make([]storage.Answer, len(cmds))

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/internal/server"
+	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -68,6 +70,39 @@ func TestExplainElsewhere(t *testing.T) {
 	asked := `gov_requests_total{code="not_found",method="Explain",service="DecisionService"}`
 	require.InDelta(t, 3, one.metric(asked), 0, "who is asked by a node asks no further")
 	require.InDelta(t, 1, two.metric(asked), 0, "the session is compared where it was asked for")
+}
+
+// A call that one node could not put in order may have come to another: what was applied
+// explains it, whoever is asked.
+func TestExplainWhatWasApplied(t *testing.T) {
+	all := &fellows{}
+	one := start(t, func(c *server.Config) { c.Cluster = all })
+	b := &behind{Store: one.store}
+	two := startOn(t, b, func(c *server.Config) { c.Cluster, c.Node = all, "n2" })
+	all.set(peer(one, "n1"), peer(two, "n2"))
+	one.putPolicy(policy()...)
+	one.session("s")
+	lost := func(call string) {
+		b.refuse = errors.New("no leader")
+		_, err := two.calls.BeginCall(t.Context(), beginRequest("s", call))
+		require.Error(t, err)
+		b.refuse = nil
+	}
+	lost("elsewhere")
+	id := one.begin("s", "elsewhere").DecisionId
+	for _, n := range []*node{one, two} {
+		require.Equal(t, []string{"n1", ""}, []string{n.explain(id).Node, n.explain(id).Failure})
+	}
+	id = two.begin("s", "here").DecisionId
+	lost("here") // it is asked for again
+	for _, n := range []*node{one, two} {
+		require.Equal(t, []string{"n2", ""}, []string{n.explain(id).Node, n.explain(id).Failure})
+	}
+	lost("nowhere")
+	id = words.DecisionID(b, "default", "s", "nowhere")
+	for _, n := range []*node{one, two} {
+		require.Equal(t, []string{"n2", "unavailable"}, []string{n.explain(id).Node, n.explain(id).Failure})
+	}
 }
 
 // One stream has the events of all nodes; its cursor holds for each of them,

@@ -95,7 +95,9 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 	engine.KindAgent: v1.Kind_KIND_AGENT, engine.KindHandoff: v1.Kind_KIND_HANDOFF, engine.KindSampling: v1.Kind_KIND_SAMPLING,
 }
 
-// Explain returns the record of a decision, from this node or from another.
+// Explain returns the record of a decision, from this node or from another: of one that
+// was applied before of one that was not, since a call that a node could not put in order
+// may have come to another.
 func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	f := &input.Fields{}
 	f.ID("decisionId", req.DecisionId)
@@ -114,7 +116,14 @@ func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 			return nil, err
 		}
 		out.Node, out.Age = s.Node, durationpb.New(max(s.Now().Sub(r.At), 0))
-		return &v1.ExplainResponse{Record: out}, nil
+		own := &v1.ExplainResponse{Record: out}
+		if out.Failure == "" || req.Local {
+			return own, nil
+		}
+		if other, err := s.explainElsewhere(ctx, req); err == nil && other.Record.GetFailure() == "" {
+			return other, nil
+		}
+		return own, nil
 	}
 	if req.Local {
 		return nil, s.notKept(req.DecisionId, nil, nil)
@@ -154,13 +163,16 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 		}()
 	}
 	var asked, silent []string
+	var failed *v1.ExplainResponse
 	for range peers {
 		switch a := <-answers; {
 		case a.err == nil && access.From(ctx).Sees(a.res.GetRecord().GetAgentId()):
 			if err := madeFor(req, a.res.GetRecord()); err != nil {
 				return nil, err
 			}
-			return a.res, nil
+			if failed = a.res; failed.Record.GetFailure() == "" {
+				return a.res, nil
+			}
 		case a.err == nil:
 			asked = append(asked, a.peer.Node)
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
@@ -168,6 +180,9 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 		default:
 			silent = append(silent, a.peer.Node)
 		}
+	}
+	if failed != nil {
+		return failed, nil
 	}
 	return nil, s.notKept(req.DecisionId, asked, silent)
 }

@@ -133,7 +133,9 @@ func (j *Journal) Add(r *Record) {
 		if !waited {
 			r.events = j.count(r)
 		}
-		j.byID[r.ID] = r
+		if before == nil || r.Failure == "" || before.Failure != "" { // else a repeat told nothing new
+			j.byID[r.ID] = r
+		}
 	} else {
 		r.events = j.count(r)
 	}
