@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,11 +95,15 @@ func TestSeeded(t *testing.T) {
 	caught := 0
 	for _, b := range bugs {
 		begun := time.Now()
+		lost.Store(nil)
 		by, runs := catch(t.Context(), b, bin, seed)
 		took := time.Since(begun)
 		if by == "" {
 			l.Violations = append(l.Violations, fmt.Sprintf("seeded: %s was not caught by %s (%s) in %d runs: %s", b.Name, b.Layer, strings.Join(b.Checks, ", "), runs, b.What))
 			t.Errorf("%-16s %s: NOT CAUGHT in %d runs, %v", b.Name, b.Layer, runs, took.Round(time.Millisecond))
+			if lost.Load() != nil {
+				t.Logf("a run without a report: %s", *lost.Load())
+			}
 			continue
 		}
 		caught++
@@ -297,5 +302,11 @@ func run(ctx context.Context, b Bug, bin, test, env string) []byte {
 			return text
 		}
 	}
+	if text := out.String(); ctx.Err() == nil {
+		lost.Store(&text)
+	}
 	return nil
 }
+
+// lost is what a run of the present bug said that had no report, as one that cannot begin.
+var lost atomic.Pointer[string]
