@@ -526,6 +526,16 @@ func (s *script) show(what string) string {
 			}
 		}
 		return out + "\n"
+	case "client":
+		x, ok := s.state.Get(session.ClientKey("ns", name)).(*session.Client)
+		if !ok {
+			return "absent\n"
+		}
+		out := make([]string, len(x.Open))
+		for i := range x.Open {
+			out[i] = x.Open[i].ID()
+		}
+		return "open: " + strings.Join(out, " ") + "\n"
 	case "signals":
 		x, ok := s.state.Get(session.SignalsKey("ns")).(*session.Signals)
 		if !ok {

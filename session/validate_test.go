@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,21 @@ func TestValidCommandsPass(t *testing.T) {
 		require.NoError(t, Validate(c), name)
 	}
 	require.Error(t, Validate(nil))
+}
+
+// Every command says in which namespace it works.
+func TestEveryCommandHasANamespace(t *testing.T) {
+	for name, c := range validCommands() {
+		ns := reflect.ValueOf(c).Elem().FieldByName("NS")
+		if !ns.IsValid() {
+			require.Empty(t, c.Namespace(), name)
+			continue
+		}
+		for _, bad := range []string{"", "a b", "a/b", text(65)} {
+			ns.SetString(bad)
+			require.ErrorContains(t, Validate(c), name+".NS", "%q", bad)
+		}
+	}
 }
 
 // rates are rates that a call names.

@@ -284,6 +284,23 @@ func TestTheBytesAreThoseOfLogProto(t *testing.T) {
 	}
 }
 
+// There are never as many as do not fit into a number with a sign, so that numbers may be
+// taken from each other.
+func TestHowManyThereMayBe(t *testing.T) {
+	m := numberedFrom(1<<63 - 40*blockLen)
+	for i := 0; m.n < 1<<63; i++ {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	back := decode(t, encode(&m))
+	require.Equal(t, m.n, back.n)
+	m.Add(New("next", [8]byte{}, ended, 0, 0))
+	f := wire.NewReader(encode(&m), nil)
+	for s := f.Top(); f.Visit(&s); {
+		new(Set).Field(&f, 1)
+	}
+	require.ErrorContains(t, f.Err(), "out of range")
+}
+
 // Each id is found when it was just finished, whatever number is its own: also
 // the last one before those that stand in an index come round.
 func TestEveryNumberIsFound(t *testing.T) {
