@@ -275,3 +275,33 @@ func TestPagesAreAsTheyAreWritten(t *testing.T) {
 		require.Error(t, err, "position, bit %d", bit)
 	}
 }
+
+// Whatever of an entry is another, its checksum is: each bit of where it stands, and of
+// what is in it, and where the one ends and the other begins.
+func TestEverythingIsInTheSeal(t *testing.T) {
+	entry := func() *raft.Log {
+		return &raft.Log{Index: 0x0102030405060708, Term: 0x1112131415161718, Type: raft.LogCommand, Data: []byte("data"), Extensions: []byte("more")}
+	}
+	sums := map[uint32]string{sumOf(entry()): "the entry"}
+	differs := func(what string, change func(l *raft.Log)) {
+		l := entry()
+		change(l)
+		sum := sumOf(l)
+		require.NotContains(t, sums, sum, what)
+		sums[sum] = what
+	}
+	for bit := range 64 {
+		differs(fmt.Sprintf("bit %d of the index", bit), func(l *raft.Log) { l.Index ^= 1 << bit })
+		differs(fmt.Sprintf("bit %d of the term", bit), func(l *raft.Log) { l.Term ^= 1 << bit })
+	}
+	for bit := range 8 {
+		differs(fmt.Sprintf("bit %d of the type", bit), func(l *raft.Log) { l.Type ^= 1 << bit })
+	}
+	for bit := range 32 {
+		differs(fmt.Sprintf("bit %d of the data", bit), func(l *raft.Log) { l.Data[bit/8] ^= 1 << (bit % 8) })
+		differs(fmt.Sprintf("bit %d behind them", bit), func(l *raft.Log) { l.Extensions[bit/8] ^= 1 << (bit % 8) })
+	}
+	for n := range 4 {
+		differs(fmt.Sprintf("%d bytes of the data", n), func(l *raft.Log) { l.Data, l.Extensions = l.Data[:n], append(l.Data[n:4:4], l.Extensions...) })
+	}
+}
