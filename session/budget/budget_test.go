@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -57,4 +58,12 @@ func TestTotals(t *testing.T) {
 	_, problem = Problem(loop)
 	require.NotEmpty(t, problem)
 	require.Len(t, Totals(loop), 2, "it ends")
+	// No sum of many passes what is counted, nor what a number holds.
+	many := []Node{{"root", "", 0}}
+	for range 12 {
+		many = append(many, Node{"leaf", "root", MaxAmount})
+	}
+	require.EqualValues(t, MaxUsed, Totals(many)[0])
+	most := []Node{{"root", "", math.MaxInt64}, {"leaf", "root", math.MaxInt64}}
+	require.Equal(t, []int64{MaxUsed, MaxUsed}, Totals(most))
 }
