@@ -314,13 +314,7 @@ func (f *fsm) due(now time.Duration) cadence {
 func (f *fsm) overdue(limit int) ([]session.Key, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// Each record brings at most three more keys, and a shard is looked at as a
-	// whole, so that a quarter leaves room.
-	keys, more := f.state.DueKeys(limit / 4)
-	if len(keys) > limit {
-		keys, more = keys[:limit], true
-	}
-	return keys, more
+	return f.state.DueKeys(limit)
 }
 
 // Snapshot implements raft.FSM. It copies pointers; the state is written beside
