@@ -275,3 +275,19 @@ func TestASecondClusterIsNotFounded(t *testing.T) {
 	n.waitReady(t)
 	require.EqualValues(t, 1, count(t, n, storage.Latest))
 }
+
+// A node that meets its own name is met by itself, or by a copy that has come as far as to
+// have a term; another cluster is none of its business.
+func TestWhoIsMetUnderOnesOwnName(t *testing.T) {
+	own := "cluster"
+	n := &Node{cfg: Config{ID: "n1", Dir: "data"}, run: "now"}
+	n.cluster.Store(&own)
+	met := func(cluster, run string, term uint64) error {
+		return n.met(&nodev1.HelloResponse{Cluster: cluster, Node: "n1", Term: term, Address: "there", Self: &nodev1.Identity{Node: "n1", Run: run}})
+	}
+	require.NoError(t, met(own, "now", 0))
+	require.NoError(t, met(own, "now", 5), "itself")
+	require.NoError(t, met(own, "other", 0), "which has joined nothing")
+	require.ErrorContains(t, met(own, "other", 5), "copy")
+	require.NoError(t, met("another", "other", 5))
+}

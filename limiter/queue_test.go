@@ -237,3 +237,17 @@ func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
 	require.Greater(t, claims, 1000)
 	require.Greater(t, back, 100)
 }
+
+// Who gives up a slot that was handed over and not claimed passes it on.
+func TestAClaimThatIsGivenUpIsPassedOn(t *testing.T) {
+	p := &Pool{Slots: 1}
+	_, token, _ := p.Acquire(0, ask("a", 0))
+	p.Acquire(0, ask("b", 60*sec))
+	p.Acquire(0, ask("c", 60*sec))
+	p.Release(sec, token)
+	require.Equal(t, "b?#2(5s) | c", picture(p, sec))
+	require.True(t, p.Cancel(sec, "b"))
+	require.Equal(t, "c?#3(5s) |", picture(p, sec))
+	require.False(t, p.Cancel(sec, "b"), "it has nothing any more")
+	require.Equal(t, "c?#3(5s) |", picture(p, sec))
+}

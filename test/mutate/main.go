@@ -54,7 +54,7 @@ func run() error {
 	if flag.NArg() == 0 {
 		return errors.New("name the folders of packages to change")
 	}
-	all, err := mutants(flag.Args())
+	all, err := mutants(flag.Args(), *tags)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -55,9 +56,11 @@ var swaps = map[token.Token]token.Token{
 // talk is what tells people or gauges something, which no promise is about.
 var talk = []string{"Debug", "Info", "Warn", "Error", "Inc", "Observe", "Add", "Set", "Printf", "Println"}
 
-// mutants returns those of all files below folders, tests and generated code
-// apart.
-func mutants(folders []string) (all []*mutant, err error) {
+// mutants returns those of all files below folders that are built with the tags, tests
+// and generated code apart.
+func mutants(folders []string, tags string) (all []*mutant, err error) {
+	built := build.Default
+	built.BuildTags = strings.Split(tags, ",")
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -65,6 +68,9 @@ func mutants(folders []string) (all []*mutant, err error) {
 			}
 			if strings.HasSuffix(filepath.Dir(path), "test") {
 				return nil // what tests share
+			}
+			if ok, err := built.MatchFile(filepath.Dir(path), d.Name()); err != nil || !ok {
+				return err
 			}
 			text, err := os.ReadFile(path)
 			if err != nil {
