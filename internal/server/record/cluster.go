@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -26,6 +27,7 @@ type gathering struct {
 	who      *access.Principal
 	req      *v1.FollowRequest
 	at       map[string]string // cursor of each node
+	left     map[string]string // likewise, of those that are no members any more
 	silent   map[string]bool   // nodes that do not answer
 	members  map[string]bool   // that are followed
 	messages chan heard
@@ -56,7 +58,7 @@ func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, part *par
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
-		s: s, who: access.From(ctx), req: req, at: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		s: s, who: access.From(ctx), req: req, at: map[string]string{}, left: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
 		messages: make(chan heard), open: make(chan struct{}),
 	}
 	for node, c := range at {
@@ -146,9 +148,10 @@ func (g *gathering) firstWords(ctx context.Context, send func(*v1.FollowResponse
 }
 
 // request is what one node is asked for. Where the others have cursors and this
-// one has none, it has joined since, and all of its events are new.
+// one has none, it has joined since, and all of its events are new; one that is back
+// goes on behind what it had told.
 func (g *gathering) request(node string, resumed bool) *v1.FollowRequest {
-	after := g.at[node]
+	after := cmp.Or(g.at[node], g.left[node])
 	return &v1.FollowRequest{
 		After: after, Types: g.req.Types, SessionId: g.req.SessionId, AgentId: g.req.AgentId,
 		FromOldest: after == "" && (g.req.FromOldest || resumed),
@@ -276,12 +279,12 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 			g.silent[h.node] = true
 			return g.bare(), nil
 		}
-		_, followed := g.at[h.node]
+		was := g.at[h.node]
 		delete(g.silent, h.node)
 		delete(g.members, h.node)
 		delete(g.at, h.node)
 		m := g.bare()
-		if followed { // nobody can say whether it had more to tell
+		if g.left[h.node] = was; was != "" { // nobody can say whether it had more to tell
 			m.Gap = &v1.Gap{Node: h.node, Reason: gapLeft}
 		}
 		return m, nil

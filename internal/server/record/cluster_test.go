@@ -67,3 +67,25 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 		StatusCode: http.StatusOK, Body: s.body, Request: r, ProtoMajor: 2, Header: http.Header{"Content-Type": {"application/connect+proto"}},
 	}, nil
 }
+
+// A node that is no member any more ends with a gap; if it is one again it goes on behind
+// what it had told, and one that was never heard of has nothing to be missed.
+func TestWhoLeavesIsMissedOnce(t *testing.T) {
+	g := &gathering{
+		s: &Teller{Node: "a"}, req: &v1.FollowRequest{}, at: map[string]string{"a": "a.1", "b": "b.1"}, left: map[string]string{},
+		silent: map[string]bool{"b": true, "c": true}, members: map[string]bool{"a": true, "b": true, "c": true},
+	}
+	m, err := g.take(heard{"b", nil, errNoMember})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "LEFT", "a.1"}, []string{m.Gap.GetNode(), m.Gap.GetReason(), m.Cursor})
+	require.Equal(t, []string{"c"}, m.Unreachable)
+	require.False(t, g.members["b"], "it is followed again when it is one")
+	again := g.request("b", true)
+	require.Equal(t, "b.1", again.After)
+	require.False(t, again.FromOldest)
+	m, err = g.take(heard{"c", nil, errNoMember})
+	require.NoError(t, err)
+	require.Nil(t, m.Gap)
+	require.Empty(t, m.Unreachable)
+	require.True(t, g.request("c", true).FromOldest, "all of it is new")
+}
