@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/types"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 )
@@ -304,4 +305,26 @@ func TestEverythingIsInTheSeal(t *testing.T) {
 	for n := range 4 {
 		differs(fmt.Sprintf("%d bytes of the data", n), func(l *raft.Log) { l.Data, l.Extensions = l.Data[:n], append(l.Data[n:4:4], l.Extensions...) })
 	}
+}
+
+// The room that is made for entries is that of all of them, from the first to the last.
+func TestRoomForAllEntries(t *testing.T) {
+	s := sizes{entries: []int{10, 20, 30}}
+	for from, want := range map[uint64]uint32{1: 60 + 3*32, 2: 50 + 2*32, 3: 30 + 32, 4: 0} {
+		got, err := sizeOf(s, from)
+		require.NoError(t, err)
+		require.Equal(t, want, got, from)
+	}
+}
+
+// sizes are those of the entries of a segment, from 1 on.
+type sizes struct {
+	types.SegmentWriter
+	entries []int
+}
+
+func (s sizes) LastIndex() uint64 { return uint64(len(s.entries)) }
+
+func (s sizes) GetLog(i uint64) (*types.PooledBuffer, error) {
+	return &types.PooledBuffer{Bs: make([]byte, s.entries[i-1])}, nil
 }
