@@ -291,3 +291,22 @@ func TestWhoIsMetUnderOnesOwnName(t *testing.T) {
 	require.ErrorContains(t, met(own, "other", 5), "copy")
 	require.NoError(t, met("another", "other", 5))
 }
+
+// A word of an earlier process of a member may come late, behind the first of the next one.
+func TestRollKnowsEarlierProcesses(t *testing.T) {
+	r, err := newRoll(nil)
+	require.NoError(t, err)
+	id := func(run int, last uint64) *nodev1.Identity {
+		return &nodev1.Identity{Node: "n1", Incarnation: "a", Admitted: 5, Run: fmt.Sprint("r", run), LastIndex: last, Term: 2}
+	}
+	for run := range 10 {
+		require.Empty(t, r.meet(id(run, uint64(10*run))))
+		r.came(id(run, uint64(10*run)), uint64(10*run+10), 2)
+		for earlier := max(0, run-runsKnown+1); earlier <= run; earlier++ {
+			require.Empty(t, r.meet(id(earlier, uint64(10*earlier))), "%d of %d", earlier, run)
+		}
+		require.True(t, r.latest(id(run, 0)))
+	}
+	require.Contains(t, r.meet(id(0, 0)), "old copy", "it is so long ago that it is not known any more")
+	require.Equal(t, "It", capital("it"))
+}

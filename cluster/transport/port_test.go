@@ -202,3 +202,35 @@ func TestPortIsBounded(t *testing.T) {
 		require.NoError(t, p.Close())
 	})
 }
+
+// scarce is a listener that runs out of files a few times.
+type scarce struct {
+	*pipes
+	fails int
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	if s.fails > 0 {
+		s.fails--
+		return nil, os.ErrDeadlineExceeded
+	}
+	return s.pipes.Accept()
+}
+
+// A connection that cannot be accepted keeps those behind it waiting for a while, and no
+// longer.
+func TestPortOutOfFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &scarce{newPipes(), 3}
+		begun := time.Now()
+		p := Listen(l, Config{Address: "pipe:1", Dial: l.dial, Logger: slog.New(slog.DiscardHandler), Cluster: func() string { return "mine" }})
+		c, err := l.dial(t.Context(), "")
+		require.NoError(t, err)
+		require.Equal(t, (5+10+20)*time.Millisecond, time.Since(begun))
+		go func() { _, _ = io.WriteString(c, "PRI") }()
+		accepted, err := p.HTTP().Accept()
+		require.NoError(t, err)
+		require.NoError(t, accepted.Close())
+		require.NoError(t, p.Close())
+	})
+}
