@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,4 +64,26 @@ func TestWhatMayHaveBeenAppliedStaysUnknown(t *testing.T) {
 	a := storage.Lost(lost)
 	final, _ := settle(&pending{cmd: increment("")}, nil, &a)
 	require.True(t, final, "what nobody would know again is not sent again")
+}
+
+// Attempts are given up when there was no leader for as long as is to be borne, counted
+// from the first that found none behind one that found one.
+func TestHowLongNoLeaderIsBorne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backoff{patience: 5 * time.Second}
+		require.False(t, b.found(errNoLeader))
+		time.Sleep(4 * time.Second)
+		require.False(t, b.found(errNoLeader))
+		require.False(t, b.found(errors.New("another")), "there is one")
+		time.Sleep(4 * time.Second)
+		require.False(t, b.found(errNoLeader), "which is gone")
+		time.Sleep(5*time.Second - 1)
+		require.False(t, b.found(errNoLeader))
+		time.Sleep(1)
+		require.True(t, b.found(errNoLeader))
+		forever := backoff{}
+		require.False(t, forever.found(errNoLeader))
+		time.Sleep(time.Hour)
+		require.False(t, forever.found(errNoLeader))
+	})
 }

@@ -251,3 +251,17 @@ func TestAClaimThatIsGivenUpIsPassedOn(t *testing.T) {
 	require.False(t, p.Cancel(sec, "b"), "it has nothing any more")
 	require.Equal(t, "c?#3(5s) |", picture(p, sec))
 }
+
+// A lease is found by its token, as long as it is there.
+func TestALeaseIsFoundByItsToken(t *testing.T) {
+	p := &Pool{Slots: 2}
+	_, token, _ := p.Acquire(0, ask("a", 0))
+	l, ok := p.Lease(token)
+	require.True(t, ok)
+	require.Equal(t, token, l.Token)
+	_, ok = p.Lease(token + 1)
+	require.False(t, ok)
+	p.Release(0, token)
+	_, ok = p.Lease(token)
+	require.False(t, ok)
+}
