@@ -316,3 +316,23 @@ func TestTurnsAreWithinLimits(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.Turns(11*sec))
 	require.Equal(t, []string{"a", "b"}, p.Turns(12*sec), "c would be the tenth, and its limit is nine")
 }
+
+// The head of a queue gets nothing from what returns by itself where that is too little,
+// since others hold what they have not spent.
+func TestTurnsThatDoNotCome(t *testing.T) {
+	p := newRate(2, sec)
+	_, ok := spend(p, 0, 1)
+	require.True(t, ok)
+	held := ask("holder", 0)
+	how, token, _ := p.Acquire(0, held)
+	require.Equal(t, Granted, how)
+	heavy := ask("heavy", 60*sec)
+	heavy.Weight = 2
+	p.Acquire(0, heavy)
+	_, comes := p.Turn()
+	require.False(t, comes)
+	require.True(t, p.Release(0, token))
+	at, comes := p.Turn()
+	require.True(t, comes)
+	require.Equal(t, sec, at)
+}

@@ -58,6 +58,13 @@ func TestVersionsOfValues(t *testing.T) {
 	require.True(t, session.IsVersion(session.Absent))
 }
 
+// A name, and that of a namespace, may be a single letter.
+func TestShortKeys(t *testing.T) {
+	require.True(t, session.WellFormed(session.SessionKey("n", "s")))
+	require.False(t, session.WellFormed(session.SessionKey("", "s")))
+	require.False(t, session.WellFormed("s"))
+}
+
 // No key of a list is that of another's item, whatever the lists are called.
 func TestKeysOfLists(t *testing.T) {
 	names := []string{"a", "a/00000000", "a/00000001", "a/00000000/00000001", "/", "a/"}

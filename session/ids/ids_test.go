@@ -392,3 +392,18 @@ func TestDetachedIDsGoTheirOwnWay(t *testing.T) {
 		require.Nil(t, m.Find("one"))
 	}
 }
+
+// A part is that of a record that has parts, and one of them.
+func TestPartsThatAreNone(t *testing.T) {
+	var m Set
+	require.Error(t, m.Load("key", 0, nil), "it has none")
+	p := parted{}
+	for i := range 40 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	p.store(m)
+	m = p.load(t)
+	for _, part := range []int{-1, Parts, Parts + 1} {
+		require.Error(t, m.Load("key", part, nil), part)
+	}
+}
