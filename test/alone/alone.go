@@ -99,6 +99,7 @@ var scripts = []struct {
 	{"secret", secret}, {"reviews", reviews}, {"explained", explained}, {"deadline", deadline}, {"waits", waits},
 	{"charged", charged}, {"holds", holds}, {"refusal", refusal}, {"shown", shown},
 	{"expires", expires}, {"apart", apart}, {"outputs", outputs}, {"hashed", hashed}, {"stand", stand},
+	{"advice", advice}, {"together", together},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

@@ -1,9 +1,13 @@
 package alone
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -81,6 +85,44 @@ func counter(s *script) {
 	})
 	if ok {
 		s.wrong(len(all.Values) != 2 || all.Values[s.own] != decimal(sum) || all.Values[s.own+"-text"] != "text", "values are %v", all.Values)
+	}
+}
+
+// together reads two values while they are added to in turn: they are read as they stood at
+// one instant, where the one is never behind the other, and ahead by one at most.
+func together(s *script) {
+	a, b := s.own+"-a", s.own+"-b"
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	var under sync.WaitGroup
+	defer under.Wait()
+	defer stop()
+	// The writer has requests of its own beside the steps of the script, and ends where one is
+	// not answered.
+	nodes := slices.Clone(s.nodes)
+	at := s.rng.IntN(len(nodes))
+	under.Go(func() {
+		for i := range 40 {
+			req := &v1.IncrementRequest{Key: []string{a, b}[i%2], Amount: "1", RequestId: s.id(), Client: s.own}
+			asking, cancel := context.WithTimeout(ctx, 3*time.Second)
+			_, err := nodes[(at+i)%len(nodes)].counters.Increment(asking, req)
+			if cancel(); err != nil {
+				return
+			}
+		}
+	})
+	for range 6 {
+		keys := []string{a, b}
+		s.rng.Shuffle(2, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		res, ok := done(s, "get both", func(ctx context.Context, n *node) (*v1.BatchGetResponse, error) {
+			return n.counters.BatchGet(ctx, &v1.BatchGetRequest{Keys: keys})
+		})
+		if !ok {
+			return
+		}
+		first, _ := strconv.Atoi(cmp.Or(res.Values[a], "0"))
+		second, _ := strconv.Atoi(cmp.Or(res.Values[b], "0"))
+		s.wrong(second > first || first > second+1, "values are %v, which never stood together", res.Values)
 	}
 }
 

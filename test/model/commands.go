@@ -96,7 +96,12 @@ func (g *Generator) open() session.Command {
 func (g *Generator) begin() session.Command {
 	ns := g.ns()
 	id := g.session(ns)
-	if x := g.m.space(ns).sessions[id]; x == nil && !g.once(4) {
+	for range 4 { // one that admits something, as a rule
+		if x := g.m.space(ns).sessions[id]; x != nil && (!x.goesOn(g.m.Now) || g.m.space(ns).keptOut(x)) && !g.once(6) {
+			id = g.session(ns)
+		}
+	}
+	if x := g.m.space(ns).sessions[id]; (x == nil || !x.goesOn(g.m.Now)) && !g.once(4) {
 		return g.open()
 	}
 	c := &session.Begin{
@@ -109,9 +114,14 @@ func (g *Generator) begin() session.Command {
 	if x != nil && !g.once(40) {
 		c.Digest, c.Pools[0].Pool = x.digest, "policy/"+x.policy
 	}
+	// Half of them name things of one kind alone: of those that name several few get far.
+	names := func(kind int) bool { return true }
+	if only := g.r.IntN(8); only < 4 {
+		names = func(kind int) bool { return kind == only }
+	}
 	for i := range g.pools {
 		id := string(rune('a' + i))
-		if g.once(4) && (g.m.space(ns).pools[id] != nil || g.once(20)) {
+		if names(0) && g.once(4) && (g.m.space(ns).pools[id] != nil || g.once(20)) {
 			c.Pools = append(c.Pools, session.Want{Pool: id, Weight: g.weight(ns, id)})
 		}
 	}
@@ -121,11 +131,15 @@ func (g *Generator) begin() session.Command {
 	if g.crowd {
 		c.Pools, c.TTL = c.Pools[:1], time.Hour
 	}
-	if c.Wait, c.MaxHold = g.wait(); c.Wait > 0 || g.once(2) {
+	if c.Wait, c.MaxHold = g.wait(); names(1) && (c.Wait > 0 || g.once(2)) {
 		c.Budgets = g.charges(ns)
 	}
-	c.Rates = g.rates(ns, c)
-	g.asks(c, x)
+	if names(2) {
+		c.Rates = g.rates(ns, c)
+	}
+	if names(3) {
+		g.asks(c, x)
+	}
 	for x != nil && g.once(6) && len(c.Seen) < 3 {
 		p := session.Premise{Fact: session.Fact(1 + g.r.IntN(6))}
 		if p.Fact == session.FactToolCalls {
@@ -265,6 +279,11 @@ func (g *Generator) end() session.Command {
 	if much := g.m.open(h.ns, g.spentMuch(h.ns)); len(much) > 0 && g.once(2) {
 		h, used = pick(g, much...), 1 // what comes back has room for who waits
 	}
+	late := "" // a budget that has a later period, of which nothing comes back
+	if all, names := g.charged(h.ns, g.lateFor); len(all) > 0 && g.once(2) {
+		i := g.r.IntN(len(all))
+		h, late = all[i], names[i]
+	}
 	c := &session.End{NS: h.ns, Session: h.maker, Call: h.id, Pools: g.premise(h.held), Status: session.Status(1 + g.r.IntN(3)), Tokens: used, Rates: h.rates()}
 	if len(c.Rates) > 0 && g.once(10) {
 		c.Rates = c.Rates[1:]
@@ -275,7 +294,9 @@ func (g *Generator) end() session.Command {
 	case g.once(3):
 		c.Content = h.content
 	}
-	g.bill(c, h.held)
+	if g.bill(c, h.held); late != "" {
+		c.Budgets, c.Spent = h.budgets(), []session.Bill{{Budget: late}}
+	}
 	if x := g.m.space(h.ns).sessions[h.maker]; x != nil && g.once(4) {
 		c.Output = session.Output{Hash: g.digest(), Against: x.baseline, Score: int64(g.r.IntN(1000)), Text: fmt.Sprint("text", g.n)}
 		if g.once(5) {

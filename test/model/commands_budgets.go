@@ -23,7 +23,7 @@ func (g *Generator) amount() int64 {
 
 func (g *Generator) putBudget() session.Command {
 	ns := g.ns()
-	c := &session.PutBudget{NS: ns, By: g.maker(), Budget: string(rune('u' + g.r.IntN(4))), Amount: g.amount(), Per: pick(g, 0, 0, time.Second, time.Minute)}
+	c := &session.PutBudget{NS: ns, By: g.maker(), Budget: string(rune('u' + g.r.IntN(4))), Amount: g.amount() * pick[int64](g, 1, 1, 100), Per: pick(g, 0, time.Second, 10*time.Second, time.Minute)}
 	if g.once(3) {
 		c.Budget += pick(g, "1", "2", "3", "4", "5", "6", "7", "8", "9") // so that some are deep
 	}
@@ -55,6 +55,9 @@ func (g *Generator) adjustBudget() session.Command {
 	if name := g.awaited(c.NS); name != "" && g.once(2) { // and gone when it is charged
 		b := g.m.space(c.NS).budgets[name]
 		c.Budget, c.Amount = name, max(1, b.amount-b.used)
+	}
+	if _, names := g.charged(c.NS, func(b *bud, ch charged) bool { return g.passed(b, ch) && b.used == 0 }); len(names) > 0 && g.once(2) {
+		c.Budget, c.Amount = pick(g, names...), 1+g.amount() // something is used of the period that follows
 	}
 	c.Ancestors = g.above(c.NS, c.Budget)
 	return c
@@ -92,6 +95,16 @@ func (g *Generator) charged(ns string, keep func(b *bud, ch charged) bool) (call
 	return calls, names
 }
 
+// passed reports whether what a call was charged is of a period that is over.
+func (g *Generator) passed(b *bud, ch charged) bool {
+	return b != nil && b == ch.to && ch.Amount > 0 && b.now(g.m.Now) != ch.period
+}
+
+// lateFor is passed, where something is used of the present period.
+func (g *Generator) lateFor(b *bud, ch charged) bool {
+	return g.passed(b, ch) && b.used > 0 && b.period == b.now(g.m.Now)
+}
+
 func (g *Generator) deleteBudget() session.Command {
 	c := &session.DeleteBudget{NS: g.ns(), By: g.maker()}
 	c.Budget = g.budget(c.NS)
@@ -109,6 +122,9 @@ func (g *Generator) charges(ns string) (nodes []session.Charge) {
 	own := map[string]int64{}
 	for range g.r.IntN(3) {
 		name := g.budget(ns)
+		if g.m.space(ns).budgets[name] == nil && !g.once(4) {
+			continue
+		}
 		own[name] += g.amount() / 4
 		for b := g.m.space(ns).budgets[name]; b != nil && b.parent != ""; b = g.m.space(ns).budgets[b.parent] {
 			own[b.parent] += 0

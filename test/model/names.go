@@ -81,7 +81,7 @@ func (g *Generator) maker() session.Maker {
 func (g *Generator) session(ns string) string {
 	var open []string
 	for id, x := range g.m.space(ns).sessions {
-		if x.phase == session.PhaseOpen {
+		if x.goesOn(g.m.Now) {
 			open = append(open, id)
 		}
 	}

@@ -322,16 +322,19 @@ func judgedBy(c session.Command) (id string, opened *time.Duration) {
 func (g *Generator) judged(c session.Command) session.Command {
 	id, _ := judgedBy(c)
 	x := g.m.space(c.Namespace()).sessions[id]
-	if x == nil || id == "" || g.once(4) {
+	if id == "" {
 		return c
 	}
 	c = copied(c)
+	if b, ok := c.(*session.Begin); ok && !g.once(40) {
+		b.Hashes = g.m.space(c.Namespace()).hashed
+	}
+	if x == nil || g.once(4) {
+		return c
+	}
 	_, opened := judgedBy(c)
 	if *opened = x.opened; g.once(20) {
 		*opened = max(x.opened-time.Duration(g.r.IntN(3)), 0)
-	}
-	if b, ok := c.(*session.Begin); ok && !g.once(20) {
-		b.Hashes = g.m.space(c.Namespace()).hashed
 	}
 	return c
 }

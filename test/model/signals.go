@@ -171,6 +171,14 @@ func (s *space) swept(c *session.Swept) {
 	}
 }
 
+// goesOn reports whether a session is open, and has not been idle for too long.
+func (x *sess) goesOn(now time.Duration) bool {
+	return x.phase == session.PhaseOpen && (len(x.open) > 0 || now < x.used+x.idle)
+}
+
+// keptOut reports whether a signal stands against the calls of a session.
+func (s *space) keptOut(x *sess) bool { return x.halt != nil || s.against(x.agent, x.policy) != nil }
+
 // signals is the record of a namespace; nil if none ever stood.
 func (s *space) signals() session.Record {
 	if !s.signalled && s.hashed == 0 {
@@ -212,7 +220,13 @@ func (g *Generator) signal() session.Command {
 		c.Target, c.Signal = session.Target{Scope: session.OfAgent, Name: g.agent()}, session.Stop
 		return c
 	}
-	if all := s.targets(); len(all) > 0 && !g.once(3) {
+	all := s.targets()
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		if x := s.sessions[id]; x.halt != nil && x.phase == session.PhaseOpen {
+			all = append(all, session.Target{Scope: session.OfSession, Name: id})
+		}
+	}
+	if len(all) > 0 && !g.once(2+2*len(all)) {
 		c.Target, c.Signal = pick(g, all...), session.Continue
 	}
 	return c
