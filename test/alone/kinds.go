@@ -111,9 +111,15 @@ func together(s *script) {
 			}
 		}
 	})
-	for range 6 {
-		keys := []string{a, b}
-		s.rng.Shuffle(2, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	keys := []string{a}
+	for i := range 60 { // that are not there, so that the two are not read side by side
+		keys = append(keys, fmt.Sprintf("%s-%d", a, i))
+	}
+	keys = append(keys, b)
+	for range 12 {
+		if s.rng.IntN(2) == 0 {
+			slices.Reverse(keys)
+		}
 		res, ok := done(s, "get both", func(ctx context.Context, n *node) (*v1.BatchGetResponse, error) {
 			return n.counters.BatchGet(ctx, &v1.BatchGetRequest{Keys: keys})
 		})
