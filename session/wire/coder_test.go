@@ -9,7 +9,7 @@ import (
 // What is no field of bytes is said to be none, by whichever method it is read.
 func TestWhatIsNoFieldOfBytes(t *testing.T) {
 	for text, b := range map[string][]byte{
-		"wrong wire type":                  {1<<3 | 0, 1},
+		"wrong wire type":                  {1 << 3, 1},
 		"truncated":                        {1<<3 | 2, 5, 'a'},
 		"a length that has bytes to spare": {1<<3 | 2, 0x81, 0, 'a'},
 	} {
