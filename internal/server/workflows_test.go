@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -21,6 +22,7 @@ import (
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/session/ids"
 	"example.com/govnode/storage"
 )
 
@@ -601,4 +603,30 @@ func TestWhatWasNotAdmittedIsNoEvidence(t *testing.T) {
 		}
 		require.Contains(t, n.state(), `"reads":["PLAN"]`)
 	})
+}
+
+// A node whose clock was ahead has drawn ids of the future for what it changed: those of
+// others, and its own since, are drawn behind them once they are forgotten.
+func TestAWorkflowBehindIDsOfTheFuture(t *testing.T) {
+	n := flowNode(t)
+	ahead := startOn(t, n.store, func(c *server.Config) {
+		c.NewID = func() string {
+			u := ulid.Make()
+			require.NoError(t, u.SetTime(ulid.Now()+uint64(time.Hour.Milliseconds())))
+			return u.String()
+		}
+	})
+	for i := range ids.MaxRemembered { // two changes each, so that many are forgotten
+		in, call := fmt.Sprint("ahead", i/200), fmt.Sprint("c", i)
+		if i%200 == 0 {
+			n.session(in)
+		}
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, ahead.begin(in, call, tooled("Read", `{"path": "OTHER"}`)).Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, ahead.end(in, call).Outcome)
+	}
+	for i := range 3 {
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did(fmt.Sprint("now", i), "Read", `{"path": "PLAN"}`, "text").Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, ahead.did(fmt.Sprint("again", i), "Read", `{"path": "PLAN"}`, "text").Outcome)
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("edit", "Edit", `{"path": "x"}`, nil).Outcome, "what was read is taken down")
 }

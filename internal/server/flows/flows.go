@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/engine"
@@ -54,6 +56,37 @@ type Keeper struct {
 	Asks  bool // callers who they are
 	// Ask asks people; it is ApprovalService.Request.
 	Ask func(context.Context, *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error)
+
+	mu    sync.Mutex
+	newer map[string]uint64 // by namespace: see id
+}
+
+// id draws the id of a change. All nodes change states under one name, and one whose clock
+// is ahead draws ids of the future: once those are forgotten, others are taken for older
+// ones. So what was refused for that is drawn anew, with a time behind what is forgotten.
+func (k *Keeper) id(ns string) string {
+	id := k.NewID()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	newer := k.newer[ns]
+	switch u, err := ulid.ParseStrict(id); {
+	case newer == 0 || err != nil:
+	case u.Time() > newer:
+		delete(k.newer, ns) // time has come up
+	case u.SetTime(newer+1) == nil:
+		return u.String()
+	}
+	return id
+}
+
+// stale notes that ids have to be newer.
+func (k *Keeper) stale(ns string, than uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.newer == nil {
+		k.newer = map[string]uint64{}
+	}
+	k.newer[ns] = max(k.newer[ns], than)
 }
 
 // A Place is a call of a session in its workflow.
@@ -284,11 +317,14 @@ func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.Workflo
 		}
 		conflict := false
 		cmd := &session.Set{
-			NS: p.NS, By: session.Maker{Client: client, Request: k.NewID()}, Key: p.key(),
+			NS: p.NS, By: session.Maker{Client: client, Request: k.id(p.NS)}, Key: p.key(),
 			Value: session.Value{Text: after}, TTL: Kept(true), IfVersion: version,
 		}
 		_, err = k.Store.Change(ctx, cmd, func(res *session.Result) error {
-			conflict = res.Code == session.VersionConflict
+			if res.Code == session.StaleID {
+				k.stale(p.NS, res.NewerThan)
+			}
+			conflict = res.Code == session.VersionConflict || res.Code == session.StaleID
 			return order.RequestFailure(cmd.By)(res)
 		})
 		if !conflict {
