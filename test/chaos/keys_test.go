@@ -177,6 +177,7 @@ func (n *nemesis) revoke(rng *rand.Rand) func() {
 		known := o.Outcome == check.Applied
 		for end := time.Now().Add(20 * time.Second); known && time.Now().Before(end); {
 			known = !p.once(context.Background())
+			time.Sleep(20 * time.Millisecond) // a node that is down refuses at once
 		}
 		if known {
 			n.broke(fmt.Errorf("nobody refuses token %s, which was revoked: %v", o.Object, o))
