@@ -23,6 +23,17 @@ func (s *script) policy(text string) bool {
 	return ok
 }
 
+// policyWith puts a policy of two files: limits that nothing here reaches, and another.
+func (s *script) policyWith(text string) bool {
+	req := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
+		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"}, {Path: "more.yaml", Content: text},
+	}}
+	_, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, req)
+	})
+	return ok
+}
+
 // session opens a session under the script's own name, agent and policy.
 func (s *script) session(attributes map[string]string) bool {
 	req := &v1.CreateSessionRequest{

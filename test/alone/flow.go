@@ -20,13 +20,7 @@ func facts(s *script) {
 	if s.rng.IntN(2) == 0 {
 		slices.Reverse(rules)
 	}
-	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "rules.yaml", Content: "name: rules\nrules: [" + rules[0] + ", " + rules[1] + "]\n"},
-		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 32\nmax_tool_calls: 100\n"},
-	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-		return n.policies.PutPolicy(ctx, put)
-	}); !ok || !s.session(nil) {
+	if !s.policyWith("name: rules\nrules: ["+rules[0]+", "+rules[1]+"]\n") || !s.session(nil) {
 		return
 	}
 	type answer struct {
@@ -75,12 +69,7 @@ stages:
   - {id: ship, tools: [Bash], checks: [{command_matches: "^(push|test)", message: push alone}], exit: [{condition: command_matches("^test b"), message: test b first}]}
   - {id: end, tools: [Bash], checks: [{command_matches: "^end", message: end alone}]}
 `
-	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "flow.yaml", Content: flow}, {Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"},
-	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-		return n.policies.PutPolicy(ctx, put)
-	}); !ok || !s.session(nil) {
+	if !s.policyWith(flow) || !s.session(nil) {
 		return
 	}
 	begin := func(command string, want v1.Outcome) string {
@@ -112,12 +101,7 @@ stages:
   - {id: review, approval: {message: "May it be built?"}}
   - {id: build, tools: [Edit]}
 `
-	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "flow.yaml", Content: flow}, {Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"},
-	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-		return n.policies.PutPolicy(ctx, put)
-	}); !ok || !s.session(nil) {
+	if !s.policyWith(flow) || !s.session(nil) {
 		return
 	}
 	asked := func(req *v1.BeginCallRequest, not string) string {

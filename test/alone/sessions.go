@@ -84,12 +84,7 @@ rules:
     when: {output.text: {matches: "sk-[a-z0-9]+"}}
     then: {action: redact, message: "a key"}
 `
-	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "looks.yaml", Content: rules}, {Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"},
-	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-		return n.policies.PutPolicy(ctx, put)
-	}); !ok || !s.session(nil) {
+	if !s.policyWith(rules) || !s.session(nil) {
 		return
 	}
 	want := &account{tools: map[string]int32{}}
