@@ -15,6 +15,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/govnode/client"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 )
 
@@ -29,12 +30,13 @@ const Prefix = "alone"
 
 // A Client is who runs scripts, one at a time.
 type Client struct {
-	name   string
-	nodes  []*node
-	people map[string][]govnodev1connect.ApprovalServiceClient // at each node
-	known  bool                                                // people are known by what they show, and do not say who they are
-	rng    *rand.Rand
-	broke  func(text string)
+	name    string
+	shipped *client.Client
+	nodes   []*node
+	people  map[string][]govnodev1connect.ApprovalServiceClient // at each node
+	known   bool                                                // people are known by what they show, and do not say who they are
+	rng     *rand.Rand
+	broke   func(text string)
 }
 
 // A node is the API of one.
@@ -51,11 +53,11 @@ type node struct {
 	explains  govnodev1connect.DecisionServiceClient
 }
 
-// New makes a client of the nodes at urls, and of two people who vote, with how each of
-// them reaches the nodes: nil for one who says his name. What an answer says and must not
-// is told to broke.
-func New(name string, urls []string, own *http.Client, people map[string]*http.Client, rng *rand.Rand, broke func(text string)) *Client {
-	c := &Client{name: name, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
+// New makes a client of the nodes at urls, to which shipped goes as well, and of two people
+// who vote, with how each of them reaches the nodes: nil for one who says his name. What an
+// answer says and must not is told to broke.
+func New(name string, urls []string, own *http.Client, shipped *client.Client, people map[string]*http.Client, rng *rand.Rand, broke func(text string)) *Client {
+	c := &Client{name: name, shipped: shipped, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
 	for _, u := range urls {
 		c.nodes = append(c.nodes, &node{
 			counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
@@ -100,6 +102,8 @@ var scripts = []struct {
 	{"charged", charged}, {"holds", holds}, {"refusal", refusal}, {"shown", shown},
 	{"expires", expires}, {"apart", apart}, {"outputs", outputs}, {"hashed", hashed}, {"stand", stand},
 	{"advice", advice}, {"together", together},
+	{"ruled", ruled}, {"aged", aged}, {"mixed", mixed}, {"quotas", quotas},
+	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -114,13 +115,22 @@ func history(t *testing.T, seed uint64, n int) (*Counts, string) {
 	return c.Counts, ""
 }
 
+// summary tells what was applied, and of each kind of command what became of it: what is
+// drawn so that it nearly always comes to the same shows nothing.
 func summary(c *Counts, first uint64, seeds int) string {
-	var kinds []string
+	text := &strings.Builder{}
+	fmt.Fprintf(text, "L0: %d commands in %d entries, %d cuts, %d digests compared, divergences 0, seeds %d to %d",
+		c.All(), c.Steps, c.Cuts, c.Digests, first, first+uint64(seeds)-1)
 	for _, kind := range slices.Sorted(maps.Keys(c.Commands)) {
-		kinds = append(kinds, fmt.Sprintf("%s %d", kind, c.Commands[kind]))
+		fmt.Fprintf(text, "\n  %s %d:", kind, c.Commands[kind])
+		codes := c.Codes[kind]
+		for _, code := range slices.SortedFunc(maps.Keys(codes), func(a, b string) int {
+			return cmp.Or(codes[b]-codes[a], strings.Compare(a, b))
+		}) {
+			fmt.Fprintf(text, " %s %d", code, codes[code])
+		}
 	}
-	return fmt.Sprintf("L0: %d commands in %d entries (%s), %d cuts, %d digests compared, divergences 0, seeds %d to %d",
-		c.All(), c.Steps, strings.Join(kinds, ", "), c.Cuts, c.Digests, first, first+uint64(seeds)-1)
+	return text.String()
 }
 
 // TestLog applies a log to the model and to replicas: the file that GOVNODE_L0_LOG

@@ -11,6 +11,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -50,6 +54,7 @@ func run() error {
 	tags := flag.String("tags", "hashicorpmetrics", "build tags")
 	at := flag.String("at", "", "try only those whose description this pattern matches, as session/codec.go:273:")
 	list := flag.Bool("list", false, "print what would be tried, and end")
+	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "mutants tried at once")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		return errors.New("name the folders of packages to change")
@@ -81,23 +86,26 @@ func run() error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	known := &suites{dir: dir, tags: *tags, known: map[string]*suite{}}
-	ends := map[string]int{}
-	for _, m := range all {
-		tried := ends[caught] + ends[hung] + ends[survived]
-		if tried == *count || ctx.Err() != nil {
-			break
-		}
-		end, by, took, err := m.try(ctx, known, *within)
-		if ctx.Err() != nil {
-			break // it was cut off
-		}
-		if err != nil {
+	d := &draw{left: all, most: *count, ends: map[string]int{}}
+	var under sync.WaitGroup
+	for i := range *jobs {
+		own := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.Mkdir(own, 0o700); err != nil {
 			return err
 		}
-		if ends[end]++; end != invalid {
-			fmt.Printf("%3d %-8s %5.1f s  %v  %s\n", tried+1, end, took.Seconds(), m, by)
-		}
+		under.Go(func() {
+			for m := d.next(); m != nil && ctx.Err() == nil; m = d.next() {
+				end, by, took, err := m.try(ctx, own, known, *within)
+				if ctx.Err() == nil { // else it was cut off
+					d.came(m, end, by, took, err)
+				}
+			}
+		})
 	}
+	if under.Wait(); d.failed != nil {
+		return d.failed
+	}
+	ends := d.ends
 	tried := ends[caught] + ends[hung] + ends[survived]
 	share := float64(ends[caught]+ends[hung]) / float64(max(tried, 1))
 	fmt.Printf("seed %d: %d tried: %d caught, %d hung, %d survived: %.1f %%\n", *seed, tried, ends[caught], ends[hung], ends[survived], 100*share)
@@ -107,9 +115,47 @@ func run() error {
 	return nil
 }
 
+// A draw hands out mutants and takes down what they came to.
+type draw struct {
+	mu     sync.Mutex
+	left   []*mutant
+	most   int // to try
+	under  int // being tried
+	ends   map[string]int
+	failed error
+}
+
+// next returns nil where no other is to be tried. One more is handed out for each that
+// does not compile.
+func (d *draw) next() *mutant {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed != nil || len(d.left) == 0 || d.tried()+d.under >= d.most {
+		return nil
+	}
+	m := d.left[0]
+	d.left, d.under = d.left[1:], d.under+1
+	return m
+}
+
+func (d *draw) tried() int { return d.ends[caught] + d.ends[hung] + d.ends[survived] }
+
+func (d *draw) came(m *mutant, end, by string, took time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.under--
+	if err != nil {
+		d.failed = cmp.Or(d.failed, err)
+		return
+	}
+	if d.ends[end]++; end != invalid {
+		fmt.Printf("%3d %-8s %5.1f s  %v  %s\n", d.tried(), end, took.Seconds(), m, by)
+	}
+}
+
 // try runs the tests that come by a mutant, of its package and of the one that it
-// is a room of, and names the first that fails.
-func (m *mutant) try(ctx context.Context, known *suites, within time.Duration) (end, by string, took time.Duration, err error) {
+// is a room of, and names the first that fails. Its files are put into dir.
+func (m *mutant) try(ctx context.Context, dir string, known *suites, within time.Duration) (end, by string, took time.Duration, err error) {
 	folder := filepath.ToSlash(filepath.Dir(m.file))
 	folders := slices.Compact([]string{folder, filepath.ToSlash(m.root)}) // a room is also tested by what it is a room of
 	var tests [][]*test
@@ -121,7 +167,7 @@ func (m *mutant) try(ctx context.Context, known *suites, within time.Duration) (
 		tests = append(tests, s.reaching(m))
 	}
 	start := time.Now()
-	changed, overlay, binary := filepath.Join(known.dir, "changed.go"), filepath.Join(known.dir, "overlay.json"), filepath.Join(known.dir, "changed.test")
+	changed, overlay, binary := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "changed.test")
 	if err := os.WriteFile(changed, m.source(), 0o600); err != nil {
 		return "", "", 0, err
 	}

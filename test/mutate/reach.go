@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,11 +46,14 @@ func (p place) before(q place) bool {
 // suites are those of the folders that were asked about.
 type suites struct {
 	dir, tags string
+	mu        sync.Mutex // held while tests are run, each by itself
 	known     map[string]*suite
 }
 
 // of returns the suite of a folder, with what its tests reach below root.
 func (s *suites) of(ctx context.Context, folder, root string) (*suite, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if known, ok := s.known[folder]; ok {
 		return known, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/client"
 	"example.com/govnode/cluster"
 	"example.com/govnode/test/alone"
 )
@@ -38,7 +39,10 @@ func TestAloneInVirtualTime(t *testing.T) {
 		for _, a := range f.apis() {
 			urls = append(urls, "http://"+a)
 		}
-		c := alone.New("c1", urls, to, map[string]*http.Client{"amy": nil, "bob": nil}, rng, func(text string) { t.Error(text) })
+		shipped, err := client.New(client.Config{Addresses: urls, Name: "c1", HTTPClient: to, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, shipped.Close()) }()
+		c := alone.New("c1", urls, to, shipped, map[string]*http.Client{"amy": nil, "bob": nil}, rng, func(text string) { t.Error(text) })
 		for _, name := range alone.Scripts() {
 			for range 4 {
 				begun := time.Now()

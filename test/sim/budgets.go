@@ -95,7 +95,11 @@ func (w *worker) spend(ctx context.Context) {
 	if err != nil || lapses {
 		return
 	}
-	_ = pause(ctx, w.short())
+	work := w.short()
+	if c.Pools == nil && w.rng.IntN(20) == 0 {
+		work = time.Duration(w.rng.Int64N(int64(4 * time.Second))) // into another period of its budgets
+	}
+	_ = pause(ctx, work)
 	e := check.Op{Client: w.name, Kind: check.End, Object: s.ID(), ID: o.ID, Call: w.recorder.now()}
 	if w.rng.IntN(3) > 0 {
 		var charged []string

@@ -83,7 +83,7 @@ func (w *worker) reach(urls []string) {
 	for _, who := range People {
 		people[who] = w.people[who]
 	}
-	w.alone = alone.New(w.name, urls, w.http, people, w.rng, func(text string) { w.recorder.broke("alone", "%s", text) })
+	w.alone = alone.New(w.name, urls, w.http, w.client, people, w.rng, func(text string) { w.recorder.broke("alone", "%s", text) })
 }
 
 // reaches is how what somebody decides gets to the nodes.

@@ -69,8 +69,9 @@ func (l *line) places() (all []place) {
 	return all
 }
 
-// byNodes is the client by whose name nodes set where a workflow stands. They draw the
-// ids, by clocks that may be wrong; what they set is of a session that there was before.
+// byNodes is the client by whose name nodes set where a workflow stands, and ask people
+// about its stages. The ids are drawn by clocks that may be wrong, or are digests, whose
+// end may pass for such an id; both are of a session that there was before.
 const byNodes = "workflow"
 
 // about names the operation that the line is about, as key does; "" if it is none.
@@ -79,7 +80,10 @@ func (l *line) about() string {
 		return ""
 	}
 	if s := l.Change.Said; s.Client == byNodes {
-		session, _, _ := strings.Cut(strings.TrimPrefix(s.Name, "s:"), ":")
+		session := s.Session // of what people are asked
+		if session == "" {
+			session, _, _ = strings.Cut(strings.TrimPrefix(s.Name, "s:"), ":")
+		}
 		return key("", session)
 	}
 	switch s := l.Change.Said; s.Do {
