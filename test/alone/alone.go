@@ -104,6 +104,7 @@ var scripts = []struct {
 	{"advice", advice}, {"together", together},
 	{"ruled", ruled}, {"aged", aged}, {"mixed", mixed}, {"quotas", quotas},
 	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped},
+	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

@@ -69,7 +69,7 @@ func layers(mode string) ([]layer, error) {
 	}
 	l1 := layer{
 		Name: "L1", Is: "clusters of real nodes and clients in virtual time", About: 150 * time.Second,
-		folder: "test/sim", pattern: "^TestClusters$", env: []string{"GOVNODE_L1=long"},
+		folder: "test/sim", pattern: "^(TestClusters|TestAlone)$", env: []string{"GOVNODE_L1=long"},
 		wants: map[string]want{
 			"hours of cluster time": {24, hours}, "faults": {3000, faults}, "kinds of faults": {10, kinds}, "operations": {300_000, operations},
 		},

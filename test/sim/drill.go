@@ -27,9 +27,9 @@ const (
 // drill reports whether all of it came about, and what it found. A leader hears late
 // of the next one; a call is denied while that cannot be written down; the
 // leadership goes to another node and comes back, with a holder of a slot that is
-// killed meanwhile; and the leader's time of day jumps.
+// killed meanwhile; for a while there is no majority; and the leader's time of day jumps.
 func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	f.late(ctx, w)
 	if f.ready(healWithin) != nil {
@@ -64,12 +64,45 @@ func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
 	if l := f.leader(); l != nil && (!took(l, newID(), most-time.Since(at)) || time.Since(at) > most) {
 		broken = append(broken, check.Violation{Check: "lapse", Text: fmt.Sprintf("a slot of %v whose holder was killed came free %v after it was granted, or not by then, with a leader that leads once more", drillTTL, time.Since(at))})
 	}
-	if l := f.leader(); l != nil {
+	if found, ok := f.outage(ctx, w); !ok {
+		return false, broken
+	} else if broken = append(broken, found...); f.leader() != nil {
+		l := f.leader()
 		l.clock.jump(1, time.Hour)
 		time.Sleep(time.Second)
 		took(l, newID(), 0) // whatever comes of it stands in the log with its time
 	}
 	return true, broken
+}
+
+// outage lets no node reach another for longer than a slot lasts that nobody renews
+// meanwhile: of that time only the first seconds count, so that it is held behind it.
+func (f *fleet) outage(ctx context.Context, w *worker) (broken []check.Violation, ok bool) {
+	const pool, ttl, lasts = "outage", 30 * time.Second, 45 * time.Second
+	if _, err := w.client.PutPool(ctx, client.Pool{Name: pool, Slots: 1}); err != nil {
+		return nil, false
+	}
+	slots := govnodev1connect.NewSlotServiceClient(w.http, "http://"+f.hosts[0].apiAddress())
+	took, err := slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: pool, SlotId: newID(), Client: w.name, Ttl: durationpb.New(ttl)})
+	if err != nil || took.Outcome != v1.Outcome_OUTCOME_ADMITTED {
+		return nil, false
+	}
+	var cut []link
+	for _, name := range f.names() {
+		cut = append(cut, links(name, f.names(), true, false)...)
+	}
+	mend := f.network.hold(cut...)
+	time.Sleep(lasts)
+	mend()
+	mended := time.Now()
+	if f.ready(healWithin) != nil {
+		return nil, false
+	}
+	res, err := slots.ListSlots(ctx, &v1.ListSlotsRequest{Pool: pool})
+	if since := time.Since(mended); err == nil && since < ttl/2 && len(res.Slots) != 1 {
+		broken = append(broken, check.Violation{Check: "outage", Text: fmt.Sprintf("a slot of %v ended in %v without a majority, and %v behind them", ttl, lasts, since)})
+	}
+	return broken, true
 }
 
 // late lets a leader hear later than others that it leads no more, and reads from it
