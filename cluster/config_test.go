@@ -1,11 +1,21 @@
 package cluster
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/pki"
 	"example.com/govnode/storage"
 )
 
@@ -20,6 +30,101 @@ func TestPatience(t *testing.T) {
 		{time.Second, time.Minute, 10 * time.Minute},
 	} {
 		require.Equal(t, test.patience, Patience(test.heartbeat, test.election), "%v", test)
+	}
+}
+
+// What Config says of its defaults is so.
+func TestDefaults(t *testing.T) {
+	cfg, err := Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0"}.withDefaults()
+	require.NoError(t, err)
+	f, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	require.NoError(t, err)
+	said := regexp.MustCompile(`Default ([0-9,]+)(?: (ms|s|MiB)\b)?`)
+	units := map[string]int64{"": 1, "ms": int64(time.Millisecond), "s": int64(time.Second), "MiB": 1 << 20}
+	found := 0
+	ast.Inspect(f, func(n ast.Node) bool {
+		field, ok := n.(*ast.Field)
+		if !ok {
+			return true
+		}
+		m := said.FindStringSubmatch(strings.Join(strings.Fields(field.Doc.Text()), " "))
+		if m == nil {
+			return true
+		}
+		want, err := strconv.ParseInt(strings.ReplaceAll(m[1], ",", ""), 10, 64)
+		require.NoError(t, err)
+		for _, name := range field.Names {
+			found++
+			v := reflect.ValueOf(cfg).FieldByName(name.Name)
+			require.EqualValues(t, want*units[m[2]], v.Convert(reflect.TypeFor[int64]()).Int(), name.Name)
+		}
+		return true
+	})
+	require.Equal(t, 14, found)
+	require.Equal(t, LogBoltDB, cfg.LogStore)
+	require.Equal(t, Patience(cfg.HeartbeatTimeout, cfg.ElectionTimeout), cfg.LeaderPatience)
+
+	l := listen(t, "127.0.0.1:0")
+	defer l.Close()
+	conn, err := cfg.Dial(t.Context(), l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+
+	cfg, err = Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0", HeartbeatTimeout: 100 * time.Millisecond}.withDefaults()
+	require.NoError(t, err)
+	require.Equal(t, cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout, "no lease outlasts the patience of followers")
+}
+
+// A node that must not go on ends its process, with the code that Config names, unless Fatal says otherwise.
+func TestAFatalErrorEndsTheProcess(t *testing.T) {
+	if os.Getenv("CLUSTER_FATAL") != "" {
+		cfg, err := Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0"}.withDefaults()
+		require.NoError(t, err)
+		cfg.Fatal(errDisk)
+		return
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = append(os.Environ(), "CLUSTER_FATAL=1")
+	out, err := c.CombinedOutput()
+	var ended *exec.ExitError
+	require.ErrorAs(t, err, &ended, "%s", out)
+	require.Equal(t, 70, ended.ExitCode(), "%s", out)
+	require.Contains(t, string(out), errDisk.Error())
+}
+
+// An address is that of a host and a port that others can reach, and is not longer than a name may be.
+func TestAddresses(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"host:1": true, "10.0.0.1:1": true, "[::1]:1": true, strings.Repeat("h", 254) + ":1": true,
+		"": false, "host": false, "host:": false, "host:0": false, ":1": false, "0.0.0.0:1": false, "[::]:1": false, strings.Repeat("h", 255) + ":1": false,
+	} {
+		require.Equal(t, ok, validAddress(address) == nil, address)
+	}
+}
+
+// What goes together, and what does not.
+func TestConfigAtItsBounds(t *testing.T) {
+	l := listen(t, "127.0.0.1:0")
+	defer l.Close()
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"two places to listen":        {func(c *Config) { c.Listener = l }, "cluster: BindAddr: is not used with a Listener"},
+		"a listener":                  {func(c *Config) { c.Listener, c.BindAddr = l, "" }, ""},
+		"a lease as long as patience": {func(c *Config) { c.LeaderLeaseTimeout = 500 * time.Millisecond }, ""},
+		"a lease that is longer":      {func(c *Config) { c.LeaderLeaseTimeout = 500*time.Millisecond + 1 }, "cluster: LeaderLeaseTimeout: "},
+		"one member to ask":           {func(c *Config) { c.Replace, c.Join = true, []string{"host:1"} }, ""},
+		"TLS that knows nobody":       {func(c *Config) { c.TLS = new(pki.Source) }, "cluster: TLS: "},
+	} {
+		cfg := Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0"}
+		tt.change(&cfg)
+		_, err := cfg.withDefaults()
+		if tt.want == "" {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, tt.want, name)
+		}
 	}
 }
 

@@ -3,7 +3,10 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +32,7 @@ func TestRoll(t *testing.T) {
 		"its log ends earlier":       {id("a", 5, "r2", 99, 3), "old copy"},
 		"its term ends earlier":      {id("a", 5, "r2", 100, 2), "old copy"},
 		"a folder from before":       {id("b", 4, "r2", 500, 9), "was given another data folder"},
+		"a folder of the same place": {id("b", 5, "r2", 500, 9), "was given another data folder"},
 		"a folder that was replaced": {id("b", 6, "r2", 0, 0), ""},
 	} {
 		for _, written := range []bool{false, true} {
@@ -50,6 +54,8 @@ func TestRoll(t *testing.T) {
 				if tt.want == "" {
 					require.Empty(t, why)
 					require.True(t, r.latest(tt.again) || tt.again.Run == "r1")
+					require.False(t, r.latest(id(tt.again.Incarnation, 5, "r9", 0, 0)))
+					require.False(t, r.latest(&nodev1.Identity{Node: "n2", Run: "r1"}))
 					return
 				}
 				require.Contains(t, why, tt.want)
@@ -73,6 +79,50 @@ func TestRollForgivesWhatWasNotCommitted(t *testing.T) {
 	r.came(id("r1", 60), 50, 3)
 	require.Empty(t, r.meet(id("r2", 52)))
 	require.Contains(t, r.meet(id("r3", 49)), "old copy")
+
+	r, err = newRoll(nil)
+	require.NoError(t, err)
+	require.Empty(t, r.meet(id("r1", 60)))
+	require.Empty(t, r.meet(id("r2", 0)), "it has applied nothing")
+}
+
+// Whom a node meets it writes down at once; how far they have come every 5 s, and at its end. Who is
+// no member any more is forgotten.
+func TestWhenTheRollIsWrittenDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		id := func(run string) *nodev1.Identity {
+			return &nodev1.Identity{Node: "n1", Incarnation: "a", Admitted: 5, Run: run, Term: 1}
+		}
+		n1 := []raft.Server{{ID: "n1"}}
+		r, err := newRoll(nil)
+		require.NoError(t, err)
+		require.Nil(t, r.due(n1, true), "nobody was met")
+		for _, run := range []string{"r1", "r2"} {
+			require.Empty(t, r.meet(id(run)))
+			require.NotNil(t, r.due(n1, false))
+			require.Nil(t, r.due(n1, true))
+		}
+		r.came(id("r2"), 7, 1)
+		time.Sleep(5*time.Second - 1)
+		require.Nil(t, r.due(n1, false))
+		time.Sleep(time.Nanosecond)
+		b := r.due(n1, false)
+		require.NotNil(t, b)
+		written, err := newRoll(b)
+		require.NoError(t, err)
+		for _, r := range []*roll{r, written} {
+			stood, met := r.stood("n1")
+			require.EqualValues(t, 7, stood)
+			require.True(t, met)
+			_, met = r.stood("n2")
+			require.False(t, met)
+		}
+		r.came(id("r2"), 8, 1)
+		require.Nil(t, r.due(n1, false), "it was just written")
+		r.due(nil, true)
+		_, met := r.stood("n1")
+		require.False(t, met)
+	})
 }
 
 // How far a member has come is kept as soon as either of the two has risen: one
@@ -265,7 +315,7 @@ func TestASecondClusterIsNotFounded(t *testing.T) {
 	require.ErrorContains(t, err, "takes this node for its member n1", "before it has taken part")
 
 	cfg.Dir, cfg.Listener, cfg.BootstrapWait = tempDir(t), listen(t, cfg.Address), 0
-	cfg.Join = []string{c.nodes[0].Address()}
+	cfg.Join = []string{cfg.Address, c.nodes[0].Address()}
 	_, err = c.open(cfg)
 	require.ErrorContains(t, err, "belongs to a cluster already")
 	cfg.Listener = listen(t, cfg.Address)
@@ -288,8 +338,190 @@ func TestWhoIsMetUnderOnesOwnName(t *testing.T) {
 	require.NoError(t, met(own, "now", 0))
 	require.NoError(t, met(own, "now", 5), "itself")
 	require.NoError(t, met(own, "other", 0), "which has joined nothing")
-	require.ErrorContains(t, met(own, "other", 5), "copy")
-	require.NoError(t, met("another", "other", 5))
+	require.ErrorContains(t, met(own, "other", 1), "copy")
+	require.NoError(t, met("another", "other", 1))
+}
+
+// What another member says is noted of it if it takes part and speaks for itself. What it says
+// against this process ends it.
+func TestWhatIsNotedOfAnother(t *testing.T) {
+	own := "cluster"
+	for name, tt := range map[string]struct {
+		change func(*nodev1.HelloResponse)
+		noted  bool
+	}{
+		"a member":                      {func(*nodev1.HelloResponse) {}, true},
+		"a node of another cluster":     {func(h *nodev1.HelloResponse) { h.Cluster = "another" }, false},
+		"one that takes no part yet":    {func(h *nodev1.HelloResponse) { h.Term = 0 }, false},
+		"one that speaks for another":   {func(h *nodev1.HelloResponse) { h.Self.Node = "n3" }, false},
+		"one on a folder from before":   {func(h *nodev1.HelloResponse) { h.Self.Incarnation = "b" }, false},
+		"one that does not say who":     {func(h *nodev1.HelloResponse) { h.Self = nil }, false},
+		"an earlier process of its own": {func(h *nodev1.HelloResponse) { h.Self.Run = "r0" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &Node{cfg: Config{ID: "n1", Dir: "data"}, run: "now"}
+			n.cluster.Store(&own)
+			var err error
+			n.roll, err = newRoll(nil)
+			require.NoError(t, err)
+			for _, run := range []string{"r0", "r1"} {
+				require.Empty(t, n.roll.meet(&nodev1.Identity{Node: "n2", Incarnation: "a", Admitted: 5, Run: run}))
+			}
+			h := &nodev1.HelloResponse{Cluster: own, Node: "n2", Term: 1, AppliedIndex: 9, Self: &nodev1.Identity{Node: "n2", Incarnation: "a", Admitted: 5, Run: "r1"}}
+			tt.change(h)
+			require.NoError(t, n.met(h))
+			stood, _ := n.roll.stood("n2")
+			require.Equal(t, tt.noted, stood == 9, "%d", stood)
+			_, met := n.roll.stood("n3")
+			require.False(t, met)
+			h.Cluster, h.Refusal = own, "go away"
+			require.ErrorContains(t, n.met(h), "cluster: Dir: data: go away")
+		})
+	}
+}
+
+// Whoever speaks for a member is a copy of it if another process answers at the member's address
+// and takes part; and is asked about once.
+func TestWhoSpeaksForAMember(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	run := 0
+	speaks := func(there *nodev1.HelloResponse, self string) (copied bool) {
+		run++
+		id := &nodev1.Identity{Node: "n2", Incarnation: "a", Admitted: 5, Run: fmt.Sprint("r", run), Term: 1}
+		if there != nil {
+			there.Self = &nodev1.Identity{Node: "n2", Run: self}
+			if self == "" {
+				there.Self.Run = id.Run
+			}
+		}
+		at.says(there)
+		why := leader.judge(t.Context(), id)
+		if why == "" { // it is known from now on, whoever is there
+			at.says(&nodev1.HelloResponse{Node: "n2", Term: 1, Self: &nodev1.Identity{Node: "n2", Run: "other"}})
+			require.Empty(t, leader.judge(t.Context(), id))
+		}
+		return strings.Contains(why, fmt.Sprintf("n2 is alive at %s, and this data folder is a copy", at.address))
+	}
+	require.False(t, speaks(nil, ""), "nobody is there")
+	require.False(t, speaks(&nodev1.HelloResponse{Node: "n2", Term: 1}, ""), "it is there itself")
+	require.False(t, speaks(&nodev1.HelloResponse{Node: "n2"}, "other"), "which has joined nothing")
+	require.False(t, speaks(&nodev1.HelloResponse{Node: "n9", Term: 1}, "other"), "somebody else is there")
+	require.Eventually(t, func() bool { return speaks(&nodev1.HelloResponse{Node: "n2", Term: 1}, "other") }, 10*time.Second, time.Millisecond)
+
+	own := func(run string) string { return leader.judge(t.Context(), &nodev1.Identity{Node: "n1", Run: run}) }
+	require.Empty(t, own(leader.run))
+	require.Contains(t, own("other"), "n1 is alive at "+leader.Address())
+	require.Empty(t, leader.judge(t.Context(), &nodev1.Identity{Node: "n9", Incarnation: "a", Run: "r"}), "who is no member")
+	_, met := leader.roll.stood("n9")
+	require.False(t, met, "and is not remembered")
+}
+
+// Before it takes part a node asks those that its folder knows, and does not if one of them
+// refuses it.
+func TestMembersAreAskedBeforeANodeTakesPart(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	at.answers(func(asked *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+		h := &nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n2", Term: 1}
+		if asked.GetSelf() == nil { // it is not the leader that asks
+			h.Refusal = "go away"
+		}
+		return h, nil
+	})
+	n := leader.as(t, "n3", "127.0.0.1:1")
+	n.disk = &disk{log: leader.disk.log, snapshots: leader.disk.snapshots}
+	require.Eventually(t, func() bool {
+		err := n.checkIdentity()
+		return err != nil && strings.Contains(err.Error(), "go away")
+	}, 10*time.Second, time.Millisecond)
+	n.disk.empty = true
+	require.NoError(t, n.checkIdentity(), "an empty folder knows nobody")
+}
+
+// The members that a folder knows are those of the latest change that it has an entry or a snapshot
+// of, and its log goes as far as both.
+func TestWhatAFolderKnows(t *testing.T) { onEachStore(t, testWhatAFolderKnows) }
+
+func testWhatAFolderKnows(t *testing.T, use func(*Config)) {
+	configuration := func(id string) raft.Configuration {
+		return raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(id), Address: "127.0.0.1:1"}}}
+	}
+	for name, tt := range map[string]struct {
+		first, last uint64 // entry; 0: there is none
+		changes     map[uint64]string
+		snapshot    uint64
+		of          string
+		want        string
+		goes        uint64
+	}{
+		"nothing":                                {},
+		"the first entry":                        {first: 1, last: 3, changes: map[uint64]string{1: "a"}, want: "a", goes: 3},
+		"the latest of two changes":              {first: 1, last: 9, changes: map[uint64]string{1: "a", 4: "b"}, want: "b", goes: 9},
+		"the last entry":                         {first: 1, last: 4, changes: map[uint64]string{1: "a", 4: "b"}, want: "b", goes: 4},
+		"a snapshot alone":                       {snapshot: 7, of: "s", want: "s", goes: 7},
+		"a snapshot behind the log":              {first: 1, last: 3, changes: map[uint64]string{1: "a"}, snapshot: 7, of: "s", want: "s", goes: 7},
+		"a snapshot behind a change":             {first: 3, last: 9, changes: map[uint64]string{4: "a"}, snapshot: 5, of: "s", want: "s", goes: 9},
+		"a snapshot right behind a change":       {first: 3, last: 9, changes: map[uint64]string{5: "a"}, snapshot: 5, of: "s", want: "s", goes: 9},
+		"a change behind a snapshot":             {first: 3, last: 9, changes: map[uint64]string{4: "a", 6: "b"}, snapshot: 5, of: "s", want: "b", goes: 9},
+		"a change behind a snapshot without log": {first: 6, last: 9, changes: map[uint64]string{7: "b"}, snapshot: 5, of: "s", want: "b", goes: 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{ID: "n1", Dir: tempDir(t), BindAddr: "127.0.0.1:0", Logger: testLogger(), Fatal: noFatal(t), segment: 16 << 10}
+			use(&cfg)
+			cfg, err := cfg.withDefaults()
+			require.NoError(t, err)
+			d, err := openDisk(&cfg, newMetrics())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, d.log.Close()) }()
+			for i := tt.first; i > 0 && i <= tt.last; i++ {
+				l := logEntry(i, 1, 0, increment("r"))
+				if id, changes := tt.changes[i]; changes {
+					l = &raft.Log{Index: i, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(configuration(id))}
+				}
+				require.NoError(t, d.log.StoreLog(l))
+			}
+			if tt.snapshot > 0 {
+				_, transport := raft.NewInmemTransport("127.0.0.1:1")
+				sink, err := d.snapshots.Create(raft.SnapshotVersionMax, tt.snapshot, 1, configuration(tt.of), tt.snapshot, transport)
+				require.NoError(t, err)
+				require.NoError(t, sink.Close())
+			}
+			servers, err := d.servers()
+			require.NoError(t, err)
+			want := configuration(tt.want).Servers
+			if tt.want == "" {
+				want = nil
+			}
+			require.Equal(t, want, servers)
+			last, err := d.last()
+			require.NoError(t, err)
+			require.Equal(t, tt.goes, last)
+		})
+	}
+}
+
+// A node knows who has to be at the address of a member, unless it is on its way in or was removed:
+// then the addresses may be those of others by now. One that has not started knows nobody.
+func TestWhoIsMeantByAnAddress(t *testing.T) {
+	leader := newCluster(t, 1, nil).leader()
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", "127.0.0.1:1", true))
+	n := leader.as(t, "n1", leader.Address())
+	for _, lost := range []*atomic.Bool{&n.joining, &n.expelled} {
+		require.Equal(t, "n2", n.meant("127.0.0.1:1"))
+		require.Equal(t, "n1", n.meant(leader.Address()))
+		require.Empty(t, n.meant("127.0.0.1:2"))
+		lost.Store(true)
+		require.Empty(t, n.meant("127.0.0.1:1"))
+		require.Equal(t, "n2", n.nameAt("127.0.0.1:1"))
+		lost.Store(false)
+	}
+	require.Empty(t, new(Node).nameAt("127.0.0.1:1"))
+	require.False(t, new(Node).strange("n2"))
 }
 
 // A word of an earlier process of a member may come late, behind the first of the next one.

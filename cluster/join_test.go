@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +35,9 @@ func TestInvitedAlone(t *testing.T) {
 	n2.waitReady(t)
 	require.Equal(t, "voter", roles(t, leader)["n2"])
 	require.NoError(t, n2.Close())
-	c.restart(n2).waitReady(t)
+	n2 = c.restart(n2)
+	require.False(t, n2.joining.Load(), "it is what it wants to be, and asks for nothing")
+	n2.waitReady(t)
 }
 
 // A node that enlists is told who is at an address, once, while its folder is empty; what
@@ -80,7 +84,8 @@ func TestInvitedAgain(t *testing.T) {
 	c := newCluster(t, 1, func(cfg *Config) { cfg.Invited = true })
 	leader := c.leader()
 	cfg := c.config("n2")
-	cfg.Nonvoter = true
+	said := newAlarms()
+	cfg.Nonvoter, cfg.Logger = true, slog.New(said)
 	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", cfg.Address, true))
 	n2, err := c.open(cfg)
 	require.NoError(t, err)
@@ -89,6 +94,17 @@ func TestInvitedAgain(t *testing.T) {
 	require.NoError(t, leader.RemoveNode(within(t, 10*time.Second), "n2", false))
 	n2 = c.restart(n2)
 	require.Eventually(t, n2.Removed, 20*time.Second, 5*time.Millisecond)
+	asked := func() (times int) {
+		for _, line := range said.text() {
+			times += strings.Count(line, "cannot join")
+		}
+		return times
+	}
+	require.Eventually(t, func() bool { return asked() > 0 }, 10*time.Second, 5*time.Millisecond)
+	for range 3 {
+		n2.greetAgain()
+	}
+	require.Equal(t, 1, asked(), "it asks once")
 	require.ErrorIs(t, n2.Ready(t.Context()), errRemoved)
 	require.Len(t, roles(t, leader), 1)
 	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", cfg.Address, true))

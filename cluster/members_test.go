@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -36,7 +40,7 @@ func TestStatus(t *testing.T) {
 				return false
 			}
 			for _, p := range s.Peers {
-				if p.APIAddress != "api-of-"+p.Node || p.Address == "" {
+				if p.APIAddress != "api-of-"+p.Node || p.Address == "" || !p.Known || !p.Up {
 					return false
 				}
 			}
@@ -48,6 +52,7 @@ func TestStatus(t *testing.T) {
 	require.NotZero(t, s.Term)
 	require.NotZero(t, s.AppliedIndex)
 	require.Equal(t, "leader", roles(t, c.follower())[leader.cfg.ID])
+	require.Equal(t, 3*leader.Node.cfg.HelloInterval, leader.members.silentAfter, "as Config says")
 }
 
 func TestMembersChangeThroughAnyNode(t *testing.T) {
@@ -93,7 +98,7 @@ func TestMembersChangeThroughAnyNode(t *testing.T) {
 func TestARemovedNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, nil)
-	gone := c.follower()
+	gone := c.follower(c.nodes[0]) // which was told whom to ask
 	require.NoError(t, c.leader().RemoveNode(within(t, 10*time.Second), gone.cfg.ID, false))
 	require.Eventually(t, func() bool { return errors.Is(gone.Ready(t.Context()), errRemoved) }, 10*time.Second, 5*time.Millisecond)
 
@@ -106,6 +111,20 @@ func TestARemovedNodeSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, errRemoved)
 	require.NoError(t, ctx.Err(), "nobody waited for a leader")
 	require.Zero(t, count(t, c.leader(gone), storage.Latest), "nothing was applied")
+
+	// It was removed while it ran, and asks nobody to let it in again.
+	require.Eventually(t, gone.expelled.Load, 10*time.Second, 5*time.Millisecond)
+	gone.greetAgain()
+	require.False(t, gone.joining.Load())
+	require.NotContains(t, roles(t, c.leader(gone)), gone.cfg.ID)
+	require.ErrorIs(t, gone.Ready(t.Context()), errRemoved)
+}
+
+// greetAgain returns when the node has asked the others once more how they are, and done what follows.
+func (n *testNode) greetAgain() {
+	for range 3 { // it may have begun before the first, and takes the third beside the second
+		n.greet <- struct{}{}
+	}
 }
 
 // One that was removed while it was down hears it from the leader when it is
@@ -126,7 +145,8 @@ func TestANodeThatWasRemovedWhileItWasDown(t *testing.T) {
 	require.Eventually(t, func() bool { return again.Removed() && len(said.text()) > 0 }, 10*time.Second, 5*time.Millisecond)
 	require.ErrorIs(t, again.Ready(t.Context()), errRemoved)
 	require.ErrorContains(t, again.Ready(t.Context()), "start this one with --join")
-	require.Equal(t, []string{"WARN " + errRemoved.Error()}, said.text())
+	again.greetAgain()
+	require.Equal(t, []string{"WARN " + errRemoved.Error()}, said.text(), "once")
 
 	require.NoError(t, again.Close())
 	again.cfg.Join = join
@@ -240,7 +260,10 @@ func TestDrain(t *testing.T) {
 	}()
 	require.NoError(t, old.Drain(within(t, 5*time.Second)))
 	require.ErrorContains(t, old.Ready(t.Context()), "draining")
-	_, _, err := storage.One(t.Context(), old, increment("late"))
+	s, err := old.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "draining", s.Health)
+	_, _, err = storage.One(t.Context(), old, increment("late"))
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	next := c.leader(old)
 	require.NoError(t, old.Close())
@@ -250,6 +273,40 @@ func TestDrain(t *testing.T) {
 	_, _, err = storage.One(t.Context(), old, increment("later"))
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	require.NoError(t, old.Close(), "again is harmless")
+}
+
+// Two nodes hand the leadership on as well as three do, and one that is alone has nobody to hand it to.
+func TestDrainOfFew(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	first := c.leader()
+	require.NoError(t, first.TransferLeadership(within(t, 10*time.Second), ""))
+	second := c.leader(first)
+	require.NoError(t, second.Drain(within(t, 10*time.Second)))
+	require.NotEqual(t, raft.Leader, second.raft.State())
+	require.Same(t, first, c.leader(second))
+	require.NoError(t, newCluster(t, 1, nil).leader().Drain(within(t, 10*time.Second)))
+}
+
+// What was under way, or could not be handed on, when a drain was over is told.
+func TestADrainThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	n, open, underWay := held(t, 0)
+	err := n.Drain(within(t, 10*time.Millisecond))
+	require.ErrorContains(t, err, "cluster: drain: commands are still under way")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, _, err = storage.One(t.Context(), n, increment("late"))
+	require.ErrorIs(t, err, errDraining)
+	open()
+	underWay.Wait()
+	require.EqualValues(t, inFlight, count(t, n, storage.Nearby))
+
+	c := newCluster(t, 2, func(cfg *Config) {
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 10*time.Second, 10*time.Second, 9*time.Second
+	})
+	leader := c.leader()
+	c.net.isolate(c.follower().Address(), true)
+	require.ErrorContains(t, leader.Drain(within(t, 200*time.Millisecond)), "cluster: drain: ")
 }
 
 func TestNodeSnapshots(t *testing.T) {
@@ -285,5 +342,249 @@ func TestNodeSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 40)
 		require.NotZero(t, snapshots(n))
+	}
+}
+
+// A first node that looks for a cluster before it founds one founds it where those that it asks have
+// none either, or do not answer.
+func TestAFirstNodeAmongOthersThatHaveNoCluster(t *testing.T) {
+	t.Parallel()
+	at := newStandIn(t, newCluster(t, 1, nil).nodes[0])
+	at.says(&nodev1.HelloResponse{Node: "n2"})
+	c := newCluster(t, 1, func(cfg *Config) { cfg.Join = []string{cfg.Address, "127.0.0.1:1", at.address} })
+	require.Equal(t, map[string]string{"n1": "leader"}, roles(t, c.nodes[0]))
+}
+
+// A node is a member if it is what it wants to be. Who is none, or hears from the leader that it is
+// none, was removed, unless it asks to come back.
+func TestWhoIsAMember(t *testing.T) {
+	leader := newCluster(t, 1, nil).leader()
+	for _, tt := range []struct {
+		id                         string
+		expelled, joining, removed bool
+	}{
+		{"n1", false, false, false},
+		{"n1", true, false, true},
+		{"n1", true, true, false},
+		{"n2", false, false, true},
+		{"n2", false, true, false},
+	} {
+		n := leader.as(t, tt.id, leader.Address())
+		n.expelled.Store(tt.expelled)
+		n.joining.Store(tt.joining)
+		require.Equal(t, tt.removed, errors.Is(n.noLeader(), errRemoved), "%v", tt)
+		require.False(t, n.Removed(), "there is a leader")
+	}
+
+	const elsewhere = "127.0.0.1:1"
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", elsewhere, true))
+	for _, tt := range []struct {
+		id, address      string
+		nonvoter, member bool
+	}{
+		{"n1", leader.Address(), false, true},
+		{"n1", leader.Address(), true, true},
+		{"n1", elsewhere, false, false}, // it has moved
+		{"n2", elsewhere, true, true},
+		{"n2", elsewhere, false, false}, // it has no vote
+		{"n3", elsewhere, true, false},
+	} {
+		n := leader.as(t, tt.id, tt.address)
+		n.cfg.Nonvoter = tt.nonvoter
+		require.Equal(t, tt.member, n.isMember(), "%v", tt)
+	}
+}
+
+// Where another node stands counts if it is of this cluster and takes part in it; what else it says
+// of itself counts always.
+func TestWhatIsHeard(t *testing.T) {
+	own := "cluster"
+	n := &Node{fsm: newFSM(noFatal(t), newMetrics())}
+	n.cluster.Store(&own)
+	n.fsm.Apply(logEntry(10, 1, 0, increment("r")))
+	for _, tt := range []struct {
+		cluster       string
+		term, applied uint64
+		stands        bool
+		lag           uint64
+	}{
+		{own, 1, 4, true, 6},
+		{own, 1, 12, true, 0},
+		{own, 0, 4, false, 0},
+		{"another", 1, 4, false, 0},
+	} {
+		s := n.heard(&nodev1.HelloResponse{Cluster: tt.cluster, Term: tt.term, AppliedIndex: tt.applied, ApiAddress: "api", Version: 7, LogBytes: 5})
+		require.Equal(t, tt.stands, !s.at.IsZero(), "%v", tt)
+		require.Equal(t, tt.stands, s.applied == tt.applied, "%v", tt)
+		require.Equal(t, tt.lag, s.lag, "%v", tt)
+		require.Equal(t, said{at: s.at, api: "api", version: 7, applied: s.applied, lag: s.lag, logged: 5}, s)
+	}
+}
+
+// Commands that a member does not know are not written. Who was never heard of knows those of the
+// first release, and who is no member any more is not asked.
+func TestWhoKnowsTheFewestCommands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers("n2", firstVersion+5, silentAfter)
+		oldest := func(members ...raft.ServerID) string {
+			var servers []raft.Server
+			for _, id := range members {
+				servers = append(servers, raft.Server{ID: id})
+			}
+			m.settle(servers)
+			version, node := m.oldest()
+			return fmt.Sprintf("%s %+d", node, int(version)-firstVersion)
+		}
+		require.Equal(t, "n2 +5", oldest("n2"))
+		m.note("n1", said{version: firstVersion + 2})
+		m.note("n3", said{version: firstVersion - 1, at: time.Now()})
+		m.note("n4", said{version: 1})
+		require.Equal(t, "n3 -1", oldest("n2", "n1", "n3"))
+		_, known := m.of("n4")
+		require.False(t, known)
+		require.Equal(t, "n3 -1", oldest("n2", "n3", "n1", "n5"))
+		require.Equal(t, "n5 +0", oldest("n1", "n5", "n2"))
+		require.Equal(t, "n1 +2", oldest("n1", "n2"))
+		_, known = m.of("n1")
+		require.True(t, known)
+
+		// Who was silent when it was removed begins anew when it is back.
+		m.note("n1", said{at: time.Now()})
+		time.Sleep(silentAfter)
+		went, _ := m.turned()
+		require.Equal(t, []string{"n1"}, went)
+		oldest("n2")
+		m.note("n1", said{at: time.Now()})
+		went, came := m.turned()
+		require.Empty(t, append(went, came...))
+	})
+}
+
+// Whoever answers at the address of a member under another name is not that member, and nobody
+// else. That this node is none any more the leader alone says.
+func TestWhoAnswersAtTheAddressOfAMember(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n3", "127.0.0.1:1", true))
+	n := leader.as(t, "n1", leader.Address())
+	hears := func(leads string, removed bool) {
+		at.says(&nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n2", Term: 1, AppliedIndex: 3, Leader: leads, Removed: removed})
+	}
+	at.says(&nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n3", Term: 1, AppliedIndex: 3})
+	n.greetAll()
+	for _, id := range []string{"n2", "n3"} {
+		_, known := n.members.of(id)
+		require.False(t, known, id)
+	}
+	hears("n3", true)
+	require.Eventually(t, func() bool {
+		n.greetAll()
+		s, known := n.members.of("n2")
+		return known && s.applied == 3
+	}, 10*time.Second, time.Millisecond)
+	require.False(t, n.expelled.Load())
+	for _, removed := range []bool{true, false} {
+		hears("n2", removed)
+		require.Eventually(t, func() bool { n.greetAll(); return n.expelled.Load() == removed }, 10*time.Second, time.Millisecond)
+		hears("n3", !removed)
+		n.greetAll()
+		require.Equal(t, removed, n.expelled.Load())
+	}
+}
+
+// Whoever wants to join asks the leader that another node knows, and is told what stands against it.
+func TestWhomANodeAsksToJoin(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	n := leader.as(t, "n2", "127.0.0.1:1")
+	own, ctx := leader.clusterID(), within(t, 30*time.Second)
+	asked, answer, refusal := 0, false, error(nil)
+	at.join = func(r *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+		asked++
+		if r.GetNode() != "n2" || r.GetAppliedIndex() == 0 {
+			return nil, connect.NewError(connect.CodeInternal, errors.New("that is not what was to be asked"))
+		}
+		return &nodev1.JoinResponse{Done: answer}, refusal
+	}
+	for name, tt := range map[string]struct {
+		there   *nodev1.HelloResponse
+		refuses connect.Code
+		want    string
+		invalid bool
+	}{
+		"nobody":                           {nil, connect.CodeUnavailable, "no", false},
+		"one that it must not ask":         {nil, connect.CodePermissionDenied, "no", true},
+		"one without a cluster":            {&nodev1.HelloResponse{LeaderAddress: at.address}, 0, "is no member of a cluster yet", false},
+		"one without a leader":             {&nodev1.HelloResponse{Cluster: own}, 0, errNoLeader.Error(), false},
+		"one that takes it for the leader": {&nodev1.HelloResponse{Cluster: own, LeaderAddress: n.cfg.Address}, 0, errNoLeader.Error(), false},
+	} {
+		at.answers(func(*nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+			if tt.there == nil {
+				return nil, connect.NewError(tt.refuses, errors.New("no"))
+			}
+			return tt.there, nil
+		})
+		done, err := n.joinAt(ctx, at.address, n.joinRequest())
+		require.ErrorContains(t, err, tt.want, name)
+		require.Equal(t, tt.invalid, errors.Is(err, storage.ErrInvalid), name)
+		require.False(t, done, name)
+		require.Zero(t, asked, name)
+	}
+	done, err := n.joinAt(ctx, n.cfg.Address, n.joinRequest())
+	require.ErrorContains(t, err, "no other member answers")
+	require.False(t, done)
+
+	at.says(&nodev1.HelloResponse{Cluster: own, LeaderAddress: at.address})
+	for _, answer = range []bool{false, true} {
+		done, err = n.joinAt(ctx, at.address, n.joinRequest())
+		require.NoError(t, err)
+		require.Equal(t, answer, done)
+	}
+	n.cfg.Join, answer = []string{at.address}, false
+	require.NoError(t, n.join(ctx, n.joinRequest(), false), "it is admitted, and catches up")
+	answer = true
+	require.NoError(t, n.join(ctx, n.joinRequest(), true))
+	refusal = wireError(invalidField("address", "%s is taken", "it"))
+	for _, all := range []bool{false, true} {
+		err = n.join(ctx, n.joinRequest(), all)
+		require.ErrorIs(t, err, storage.ErrInvalid)
+		require.ErrorContains(t, err, "it is taken")
+	}
+	require.Equal(t, 6, asked)
+
+	// That the time is over is not why nobody has let it in.
+	n.cfg.Join = []string{n.cfg.Address}
+	over, end := context.WithCancel(ctx)
+	end()
+	err = n.join(over, n.joinRequest(), false)
+	require.ErrorContains(t, err, "not admitted: no other member answers")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Who enlists asks members of a cluster whose API it is told.
+func TestWhoCanBeAskedToEnlist(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	n := leader.as(t, "n2", "127.0.0.1:1")
+	for _, tt := range []struct {
+		cluster, api string
+		can          bool
+	}{
+		{leader.clusterID(), "api", true},
+		{leader.clusterID(), "", false},
+		{"", "api", false},
+	} {
+		at.says(&nodev1.HelloResponse{Node: "n5", Cluster: tt.cluster, ApiAddress: tt.api})
+		node, api, err := n.memberAt(t.Context(), at.address)
+		if !tt.can {
+			require.ErrorContains(t, err, "is no member of a cluster yet")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, []string{"n5", tt.api}, []string{node, api})
 	}
 }

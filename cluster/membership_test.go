@@ -1,26 +1,31 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
+	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
 
 // Whoever removes a voter keeps a majority of those that are left, or is told
 // who does not answer. One more voter that answers never costs a majority.
 func TestAMajorityIsLeft(t *testing.T) {
-	for voters := 2; voters <= 7; voters++ {
+	for voters := 2; voters <= 9; voters++ {
 		for alive := voters/2 + 1; alive <= voters; alive++ {
 			answers := map[string]bool{}
 			for i := range voters {
@@ -38,6 +43,8 @@ func TestAMajorityIsLeft(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, storage.ErrInvalid)
+				silent, _, _ := strings.Cut(strings.SplitAfter(err.Error(), "no answer comes from ")[1], ";")
+				require.True(t, slices.IsSorted(strings.Split(silent, ", ")), silent)
 				for who, answered := range answers {
 					if who != id {
 						require.Equal(t, !answered, strings.Contains(strings.SplitAfter(err.Error(), "no answer comes from")[1], who))
@@ -215,6 +222,25 @@ func TestRemovedWhileItIsAdded(t *testing.T) {
 	require.ErrorIs(t, err, storage.ErrInvalid)
 	require.ErrorContains(t, err, "n9 was removed while it was added")
 	require.False(t, isMember())
+	require.NoError(t, leader.RemoveNode(within(t, 5*time.Second), "n9", false), "it stands in nobody's way")
+}
+
+// Whoever adds a node that does not come gives up when it has waited long enough. The node is a member
+// by then, if only without a vote; who was one before has changed nothing.
+func TestWhoIsAddedAndDoesNotCome(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	for _, want := range []storage.Outcome{storage.Unknown, storage.NotApplied} {
+		ctx, giveUp := context.WithCancel(within(t, 20*time.Second))
+		added := make(chan error, 1)
+		go func() { added <- leader.AddNode(ctx, "n9", "127.0.0.1:1", false) }()
+		require.Eventually(t, func() bool { _, is := leader.member("n9"); return is }, 10*time.Second, time.Millisecond)
+		giveUp()
+		err := <-added
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, want, storage.OutcomeOf(err), "%v", err)
+	}
+	require.Equal(t, "nonvoter", roles(t, leader)["n9"])
 }
 
 // A leader that was once sent a snapshot, with changes of members in it of which it has no
@@ -282,4 +308,178 @@ func TestAMemberAtTheAddressOfAnother(t *testing.T) {
 	require.ErrorContains(t, err, "is that of another member")
 	_, err = c.leader().admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: n.cfg.ID, Address: n.Address(), Self: n.hello().GetSelf()})
 	require.NoError(t, err, "it may say its own")
+}
+
+// A member is there if it answers at its address, under its name, for this cluster, and takes part.
+func TestWhoIsThere(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	for name, tt := range map[string]struct {
+		change func(*nodev1.HelloResponse)
+		there  bool
+	}{
+		"the member":                 {func(*nodev1.HelloResponse) {}, true},
+		"a node of another name":     {func(h *nodev1.HelloResponse) { h.Node = "n3" }, false},
+		"a node of another cluster":  {func(h *nodev1.HelloResponse) { h.Cluster = "another" }, false},
+		"one that takes no part yet": {func(h *nodev1.HelloResponse) { h.Term = 0 }, false},
+	} {
+		h := &nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n2", Term: 1}
+		tt.change(h)
+		at.says(h)
+		require.Equal(t, tt.there, leader.isThere(within(t, 20*time.Second), &raft.Server{ID: "n2", Address: raft.ServerAddress(at.address)}), name)
+	}
+	at.says(nil)
+	require.False(t, leader.isThere(within(t, 20*time.Second), &raft.Server{ID: "n2", Address: raft.ServerAddress(at.address)}), "nobody")
+}
+
+// All voters are asked whether they are there, whoever came between them, and nobody else is.
+func TestWhoHasAVoteIsAsked(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	require.NoError(t, c.leader().AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
+	c.add("n2", nil).waitReady(t)
+	require.Eventually(t, func() bool {
+		return maps.Equal(map[string]bool{"n1": true, "n2": true}, c.leader().answering(t.Context()))
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, 2, c.leader().voters())
+}
+
+// A vote is given to nobody but the member itself, when it has nearly everything.
+func TestWhoIsGivenAVote(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	for name, there := range map[string]*nodev1.HelloResponse{
+		"nobody is there":            nil,
+		"somebody else has all":      {Node: "n3", AppliedIndex: 1 << 40},
+		"it knows of no member":      {Node: "n2"},
+		"it has not heard of itself": {Node: "n2", AppliedIndex: leader.fsm.memberIndex() - 1},
+	} {
+		at.says(there)
+		done, err := leader.addStep(within(t, 5*time.Second), "n2", at.address, false)
+		require.NoError(t, err, name)
+		require.False(t, done, name)
+		require.Equal(t, "nonvoter", roles(t, leader)["n2"], name)
+	}
+
+	n := &Node{fsm: newFSM(noFatal(t), newMetrics())}
+	n.fsm.StoreConfiguration(5, raft.Configuration{})
+	n.fsm.Apply(logEntry(300, 1, 0, increment("r")))
+	require.True(t, n.caughtUp(300))
+	require.True(t, n.caughtUp(300-closeEnough))
+	require.False(t, n.caughtUp(300-closeEnough-1))
+	n.fsm.StoreConfiguration(301, raft.Configuration{})
+	require.False(t, n.caughtUp(300), "it does not know yet that it is a member")
+	require.True(t, n.caughtUp(301))
+}
+
+// Raft looks at a change for as long as its caller waits, within what it may take; and once, where
+// its caller waits no longer.
+func TestHowLongAChangeIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		require.Equal(t, enqueueTimeout, left(t.Context()))
+		for waits, want := range map[time.Duration]time.Duration{
+			-time.Second: time.Millisecond, 3 * time.Second: 3 * time.Second, time.Hour: enqueueTimeout,
+		} {
+			require.Equal(t, want, left(within(t, waits)))
+		}
+	})
+}
+
+// A change of members is made until it is known what became of it. One that may have been made is
+// never said not to have been.
+func TestWhatBecomesOfAChangeOfMembers(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	lost, wrong := unknown(errors.New("it was lost")), invalid(errors.New("it is wrong"))
+	for name, tt := range map[string]struct {
+		attempts []error
+		want     storage.Outcome
+		says     []string
+	}{
+		"made":                {[]error{nil}, storage.Applied, nil},
+		"refused":             {[]error{wrong}, storage.NotApplied, []string{"it is wrong"}},
+		"lost, and made":      {[]error{lost, lost, nil}, storage.Applied, nil},
+		"lost, and refused":   {[]error{lost, wrong}, storage.Unknown, []string{"it is wrong", "an earlier attempt: it was lost"}},
+		"lost, and given up":  {[]error{lost}, storage.Unknown, []string{"it was lost"}},
+		"not here, then made": {[]error{errElsewhere, nil}, storage.Applied, nil},
+	} {
+		ctx, giveUp := context.WithCancel(within(t, 20*time.Second))
+		made := 0
+		err := leader.change(ctx, func(context.Context, *leadership) error {
+			made++
+			if name == "lost, and given up" {
+				giveUp()
+			}
+			return tt.attempts[made-1]
+		}, func(context.Context, string) error { return errElsewhere })
+		giveUp()
+		require.Equal(t, tt.want, storage.OutcomeOf(err), "%s: %v", name, err)
+		require.Len(t, tt.attempts, made, name)
+		for _, text := range tt.says {
+			require.ErrorContains(t, err, text, name)
+		}
+	}
+}
+
+// Who is let in, and as what; and what others are told.
+func TestWhoIsAdmitted(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	const elsewhere, third = "127.0.0.1:1", "127.0.0.1:2"
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	n := leader.as(t, "n0", "127.0.0.1:3") // so that the voter is another one
+	require.Empty(t, n.roll.meet(&nodev1.Identity{Node: "n2", Incarnation: "a", Admitted: 5, Run: "r"}))
+	former := &nodev1.Identity{Node: "n2", Incarnation: "b", Admitted: 4, Run: "r"}
+	before := leader.servers()
+	at.says(&nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n2", Term: 1, Self: &nodev1.Identity{Node: "n2", Run: "r"}})
+	for want, r := range map[string]*nodev1.JoinRequest{
+		"node: ":                        {Node: "no name", Address: elsewhere},
+		"address: ":                     {Node: "n3", Address: "here"},
+		"is the name of the leader":     {Node: "n0", Address: elsewhere},
+		"was given another data folder": {Node: "n2", Address: elsewhere, Self: former},
+		"the one that asks is empty":    {Node: "n1", Address: leader.Address(), Empty: true},
+		"already, at " + at.address:     {Node: "n2", Address: elsewhere, Empty: true},
+		"n2 is alive at " + at.address:  {Node: "n2", Address: elsewhere, Empty: true, Replace: true},
+		"is that of another member":     {Node: "n2", Address: leader.Address()},
+	} {
+		done, err := n.admit(within(t, 20*time.Second), r)
+		require.ErrorIs(t, err, storage.ErrInvalid, want)
+		require.ErrorContains(t, err, want)
+		require.False(t, done, want)
+		require.Equal(t, before, leader.servers(), want)
+	}
+	at.says(nil)
+	for _, tt := range []struct {
+		what    string
+		request *nodev1.JoinRequest
+		done    bool
+		at      string
+	}{
+		{"a voter is one", &nodev1.JoinRequest{Node: "n1", Address: leader.Address()}, true, leader.Address()},
+		{"a new folder at the address that was announced", &nodev1.JoinRequest{Node: "n2", Address: at.address, Nonvoter: true, Empty: true, Self: former}, true, at.address},
+		{"one that is far behind waits for its vote", &nodev1.JoinRequest{Node: "n2", Address: at.address}, false, at.address},
+		{"one that moves is what it was", &nodev1.JoinRequest{Node: "n2", Address: elsewhere, Nonvoter: true}, true, elsewhere},
+		{"one in the place of who is dead", &nodev1.JoinRequest{Node: "n2", Address: third, Nonvoter: true, Empty: true, Replace: true}, true, third},
+		{"a new one", &nodev1.JoinRequest{Node: "n3", Address: elsewhere, Nonvoter: true, Empty: true, Version: 18}, true, elsewhere},
+	} {
+		tt.request.Version = cmp.Or(tt.request.GetVersion(), session.Version)
+		done, err := n.admit(within(t, 20*time.Second), tt.request)
+		require.NoError(t, err, tt.what)
+		require.Equal(t, tt.done, done, tt.what)
+		s, known := leader.member(tt.request.GetNode())
+		require.True(t, known, tt.what)
+		require.Equal(t, tt.at, string(s.Address), tt.what)
+		require.Equal(t, tt.request.GetNode() == "n1", isVoter(&s), tt.what)
+	}
+	// Nothing is written that a member does not know, from its first moment to its last.
+	version, oldest := n.members.oldest()
+	require.EqualValues(t, 18, version)
+	require.Equal(t, "n3", oldest)
+	require.NoError(t, n.removeHere(within(t, 20*time.Second), "n3", false))
+	_, oldest = n.members.oldest()
+	require.NotEqual(t, "n3", oldest)
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -98,9 +100,11 @@ func testARestoreFromALogThatIsAhead(t *testing.T, use func(*Config)) {
 			}, 10*time.Second, 10*time.Millisecond)
 		}
 	}
-	left, err := filepath.Glob(filepath.Join(c.leader().cfg.Dir, restoreFiles))
-	require.NoError(t, err)
-	require.Empty(t, left)
+	for _, n := range c.nodes {
+		left, err := filepath.Glob(filepath.Join(n.cfg.Dir, restoreFiles))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
 }
 
 func TestWhatARestoreLeftBehindIsRemoved(t *testing.T) {
@@ -110,6 +114,62 @@ func TestWhatARestoreLeftBehindIsRemoved(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, restoreFiles))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// The only voter of a cluster waits for nobody before it leads.
+func TestTheOnlyVoterLeadsAtOnce(t *testing.T) {
+	t.Parallel()
+	require.True(t, newCluster(t, 1, func(cfg *Config) {
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout = 10*time.Minute, 10*time.Minute
+	}).nodes[0].Leader())
+}
+
+// A call without a deadline has the default one, and one with a deadline keeps it.
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{cfg: Config{ApplyTimeout: 3 * time.Second}}
+		for ctx, want := range map[context.Context]time.Duration{
+			t.Context(): 3 * time.Second, within(t, time.Second): time.Second, within(t, time.Hour): time.Hour,
+		} {
+			ctx, cancel := n.deadline(ctx)
+			at, ok := ctx.Deadline()
+			require.True(t, ok)
+			require.Equal(t, want, time.Until(at))
+			cancel()
+			require.ErrorIs(t, ctx.Err(), context.Canceled)
+		}
+	})
+}
+
+// Raft keeps to the configuration of its node, and takes no snapshots by itself.
+func TestRaftIsToldWhatTheNodeIs(t *testing.T) {
+	cfg, err := Config{
+		ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0", TrailingLogs: 7,
+		HeartbeatTimeout: 30 * time.Millisecond, ElectionTimeout: 40 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond, CommitTimeout: 10 * time.Millisecond,
+	}.withDefaults()
+	require.NoError(t, err)
+	notify := make(chan bool)
+	c := (&Node{cfg: cfg}).raftConfig(notify)
+	require.NoError(t, raft.ValidateConfig(c))
+	require.Equal(t, []time.Duration{cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout, cfg.CommitTimeout},
+		[]time.Duration{c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout})
+	require.EqualValues(t, cfg.ID, c.LocalID)
+	require.Equal(t, cfg.TrailingLogs, c.TrailingLogs)
+	require.Equal(t, (chan<- bool)(notify), c.NotifyCh)
+	require.Greater(t, c.SnapshotThreshold, uint64(1)<<40)
+}
+
+// What is committed, or was applied, stays in the log.
+func TestWhatIsKeptOfALog(t *testing.T) {
+	leader := newCluster(t, 1, nil).leader()
+	n := leader.as(t, "n1", leader.Address())
+	n.fsm = newFSM(noFatal(t), newMetrics())
+	committed := leader.raft.CommitIndex()
+	require.Positive(t, committed)
+	require.GreaterOrEqual(t, n.kept(), committed)
+	n.fsm.Apply(logEntry(1<<40, 1, 0, increment("r")))
+	require.EqualValues(t, 1<<40, n.kept())
+	require.EqualValues(t, 1<<40, (&Node{fsm: n.fsm}).kept(), "before Raft has started")
 }
 
 // BenchmarkApply measures commands of one kind from many callers at once, as

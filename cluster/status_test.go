@@ -8,7 +8,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/storage"
 )
 
@@ -153,10 +156,12 @@ func TestContactGrowsOld(t *testing.T) {
 		m.note("n2", said{at: time.Now(), applied: 5, lag: 1})
 		time.Sleep(silentAfter - 1)
 		require.Equal(t, Contact{Known: true, Up: true, Silent: silentAfter - 1, Applied: 5, Lag: 1}, contact(100))
+		went, came := m.turned()
+		require.Empty(t, append(went, came...), "it is up, and was")
 		time.Sleep(time.Nanosecond)
 		require.Equal(t, Contact{Known: true, Silent: silentAfter, Applied: 5, Lag: 95}, contact(100))
 		require.Zero(t, contact(4).Lag)
-		went, came := m.turned()
+		went, came = m.turned()
 		require.Equal(t, []string{"n2"}, went)
 		require.Empty(t, came)
 		m.note("n2", said{version: 1}) // started again, and not there yet
@@ -168,5 +173,67 @@ func TestContactGrowsOld(t *testing.T) {
 		went, came = m.turned()
 		require.Empty(t, went)
 		require.Equal(t, []string{"n2"}, came)
+		went, came = m.turned()
+		require.Empty(t, append(went, came...), "once is enough")
 	})
+}
+
+// A member that was met before this node began, and has not been heard of since, counts as down as
+// soon as it has been silent for as long as any other.
+func TestWhoIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{began: time.Now(), members: newMembers("n1", 1, silentAfter)}
+		var err error
+		n.roll, err = newRoll(nil)
+		require.NoError(t, err)
+		id := &nodev1.Identity{Node: "n2", Incarnation: "a", Run: "r"}
+		require.Empty(t, n.roll.meet(id))
+		n.roll.came(id, 5, 1)
+		time.Sleep(silentAfter - 1)
+		require.Equal(t, Contact{}, n.missed("n2", 9))
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, Contact{Known: true, Silent: silentAfter, AtLeast: true, Applied: 5, Lag: 4}, n.missed("n2", 9))
+		require.Zero(t, n.missed("n2", 3).Lag)
+		require.Equal(t, Contact{}, n.missed("n3", 9), "who was never met")
+	})
+}
+
+// What the leader says of the members is what a node shows; a member counts as down there when it
+// would here.
+func TestTheLeadersView(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	heard := durationpb.New(silentAfter - 1)
+	at.members = []*nodev1.Member{
+		{Node: "n1", Address: "a:1", ApiAddress: "a:2", Voter: true, Silent: durationpb.New(0), AppliedIndex: proto.Uint64(9)},
+		{Node: "n2", Address: "b:1", Voter: true, Silent: heard, AppliedIndex: proto.Uint64(8), Lag: 1},
+		{Node: "n3", Address: "c:1", Silent: durationpb.New(silentAfter), AppliedIndex: proto.Uint64(7), Lag: 2, AtLeast: true},
+		{Node: "n4", Address: "d:1"},
+	}
+	var seen []Peer
+	require.Eventually(t, func() bool {
+		seen = leader.leadersView(t.Context(), at.address)
+		return seen != nil
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, []Peer{
+		{Node: "n1", Address: "a:1", Role: "voter", APIAddress: "a:2", Contact: Contact{Known: true, Up: true, Applied: 9}},
+		{Node: "n2", Address: "b:1", Role: "voter", Contact: Contact{Known: true, Up: true, Silent: silentAfter - 1, Applied: 8, Lag: 1}},
+		{Node: "n3", Address: "c:1", Role: "nonvoter", Contact: Contact{Known: true, Silent: silentAfter, AtLeast: true, Applied: 7, Lag: 2}},
+		{Node: "n4", Address: "d:1", Role: "nonvoter"},
+	}, seen)
+	require.Nil(t, leader.leadersView(t.Context(), "127.0.0.1:1"), "nobody is there")
+}
+
+// What waits on a node waits for its own leadership, or for that of another.
+func TestWhatWaitsOnANode(t *testing.T) {
+	var n Node
+	require.Zero(t, n.queued())
+	n.forward = newTestForwarder()
+	require.NoError(t, n.forward.queue.add(sized(1, 1)))
+	require.Equal(t, 2, n.queued())
+	l := &leadership{queue: newQueue(10, entrySize)}
+	require.NoError(t, l.queue.add(sized(1, 1, 1)))
+	n.leading.Store(l)
+	require.Equal(t, 5, n.queued())
 }

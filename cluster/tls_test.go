@@ -104,6 +104,7 @@ func TestIsStrange(t *testing.T) {
 		want         bool
 	}{
 		{"x", "a", known, true},
+		{"x", "a", known[:1], true},
 		{"b", "a", known, false},
 		{"x", "", known, false},  // it may have missed that x leads
 		{"x", "x", known, false}, // it has missed that x joined
