@@ -204,19 +204,62 @@ func TestVotesAreKept(t *testing.T) {
 
 // raft-wal makes what is missing anew, and deletes what belonged to it.
 func TestALostLogIsNotMadeAnew(t *testing.T) {
+	forget := func(t *testing.T, cfg *Options) {
+		votes := valuesOf(t, cfg.Dir)
+		delete(votes.now.Values, string(keyWAL))
+		require.NoError(t, votes.Set([]byte("other"), nil))
+		closeValues(t, votes)
+	}
+	for what, lose := range map[string]func(t *testing.T, cfg *Options){
+		"which files it has": forget,
+		"that, and the files": func(t *testing.T, cfg *Options) {
+			forget(t, cfg)
+			require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, walDir)))
+		},
+		"all but the files": func(t *testing.T, cfg *Options) {
+			require.NoError(t, os.Remove(filepath.Join(cfg.Dir, votesFile)))
+			require.NoError(t, os.Remove(filepath.Join(cfg.Dir, waterFile)))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			cfg := storeConfig(t, func(c *Options) { c.LogStore = WAL })
+			s := mustOpenLog(t, cfg)
+			require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
+			require.NoError(t, s.Close())
+			lose(t, cfg)
+			before, err := FilesIn(filepath.Join(cfg.Dir, walDir), "*.wal")
+			require.NoError(t, err)
+			_, err = Open(*cfg)
+			require.ErrorContains(t, err, "is damaged")
+			after, err := FilesIn(filepath.Join(cfg.Dir, walDir), "*.wal")
+			require.NoError(t, err)
+			require.Equal(t, before, after, "what is left stays for whoever looks into it")
+		})
+	}
+}
+
+// Closing a store closes all that it is made of.
+func TestAStoreIsClosedAsAWhole(t *testing.T) {
+	onEachStore(t, func(t *testing.T, use func(*Options)) {
+		s := mustOpenLog(t, storeConfig(t, use))
+		require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
+		require.NoError(t, s.Close())
+		_, err := s.LastIndex()
+		require.Error(t, err, "the log")
+		require.Error(t, s.SetUint64(keyTerm, 1), "the votes")
+		require.ErrorIs(t, s.(parts).StableStore.(*values).water.Close(), os.ErrClosed, "the mark")
+	})
+}
+
+// What a node keeps is for nobody else to read.
+func TestALogIsItsOwnersAlone(t *testing.T) {
 	cfg := storeConfig(t, func(c *Options) { c.LogStore = WAL })
-	s := mustOpenLog(t, cfg)
-	require.NoError(t, s.StoreLog(entryAt(1, 1, 1)))
-	require.NoError(t, s.Close())
-	votes := valuesOf(t, cfg.Dir)
-	delete(votes.now.Values, string(keyWAL))
-	require.NoError(t, votes.Set([]byte("other"), nil))
-	closeValues(t, votes)
-	_, err := Open(*cfg)
-	require.ErrorContains(t, err, "is damaged")
-	files, err := filepath.Glob(filepath.Join(cfg.Dir, walDir, "*.wal"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files, "what is left stays for whoever looks into it")
+	require.NoError(t, mustOpenLog(t, cfg).Close())
+	for _, name := range []string{votesFile, waterFile, walDir} {
+		info, err := os.Stat(filepath.Join(cfg.Dir, name))
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, name)
+	}
 }
 
 // valuesOf opens the values of a directory alone.
@@ -305,6 +348,54 @@ func TestALogWhoseFileWasFullGoesOn(t *testing.T) {
 	}
 }
 
+// A full file is copied before it is given up: whoever is stopped in between finds
+// it as it was, and copies it anew. It is more than is copied at once.
+func TestAFullFileStaysUntilItIsCopied(t *testing.T) {
+	cfg := storeConfig(t, func(c *Options) { c.LogStore, c.Segment = WAL, 2<<20 })
+	s := mustOpenLog(t, cfg)
+	require.NoError(t, s.StoreLog(entryAt(1, 1, 50)))
+	require.NoError(t, s.Close())
+	const size = 60000
+	last, path := fillTail(t, cfg, size)
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	dir := filepath.Join(cfg.Dir, walDir)
+	votes := valuesOf(t, cfg.Dir)
+	for range 2 {
+		require.ErrorIs(t, mendTail(dir, unnoted{walFiles{votes}}), errDisk)
+		after, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(before, after))
+	}
+	closeValues(t, votes)
+
+	s = mustOpenLog(t, cfg)
+	require.NoFileExists(t, path)
+	for i := uint64(2); i <= last; i++ {
+		var l raft.Log
+		require.NoError(t, s.GetLog(i, &l))
+		require.True(t, bytes.Equal(entryAt(i, 1, size).Data, l.Data), i)
+	}
+	for range 2 { // into other files
+		last++
+		require.NoError(t, s.StoreLog(entryAt(last, 1, 500_000)))
+	}
+	state, err := walFiles{s.(parts).StableStore.(*values)}.Load(dir)
+	require.NoError(t, err)
+	ids := map[uint64]bool{}
+	for _, f := range state.Segments {
+		require.Less(t, f.ID, state.NextSegmentID)
+		require.False(t, ids[f.ID], "two files have one number")
+		ids[f.ID] = true
+	}
+	require.NoError(t, s.Close())
+}
+
+// unnoted is where nobody gets to note which files a log consists of.
+type unnoted struct{ types.MetaStore }
+
+func (unnoted) CommitState(types.PersistentState) error { return errDisk }
+
 // tearLast cuts the last batch that was written to a file short, in the middle of
 // its entry.
 func tearLast(t *testing.T, path string, index uint64) {
@@ -377,6 +468,9 @@ func TestWhatWasCutShort(t *testing.T) {
 		last  uint64 // 0: damage
 	}{
 		"whole":                    {func([]byte) {}, 4},
+		"a bit beside the commit":  {func(b []byte) { b[(end-1)/8*8+1] ^= 1 }, 0},
+		"another bit beside it":    {func(b []byte) { b[(end-1)/8*8+2] ^= 1 }, 0},
+		"a third bit beside it":    {func(b []byte) { b[(end-1)/8*8+3] ^= 1 }, 0},
 		"a sector is missing":      {func(b []byte) { clear(b[batch/512*512 : batch/512*512+512]) }, 3},
 		"the end is missing":       {func(b []byte) { clear(b[batch:]) }, 3},
 		"the commit is missing":    {func(b []byte) { clear(b[(end-1)/8*8:]) }, 3},
@@ -398,7 +492,11 @@ func TestWhatWasCutShort(t *testing.T) {
 			require.ErrorContains(t, err, "it ends with entry 3, and entry 4 was written", what)
 			require.NoError(t, os.WriteFile(files[0], b, 0o600))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), mark{last: 3, sum: sumOf(entryAt(3, 1, 1000))}.encode(), 0o600))
+		water := mark{last: 3, sum: sumOf(entryAt(3, 1, 1000))}.encode()
+		if c.last == 0 {
+			water = nil // nothing else would notice
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, waterFile), water, 0o600))
 		s, err := Open(*cfg)
 		if c.last == 0 {
 			require.ErrorContains(t, err, "damaged", what)

@@ -48,6 +48,7 @@ func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 		"there is no log, and no state":      {0, "state.bin", true},
 		"the log ends before another index":  {10, "index", true},
 		"the log goes on behind another one": {60, "index", false},
+		"the log goes on, and all are away":  {60, "all", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -61,7 +62,7 @@ func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 			s, err := open()
 			require.NoError(t, err)
 			newest := ""
-			for _, index := range []uint64{5, 50} {
+			for _, index := range []uint64{1, 50} {
 				sink, err := s.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{}, 1, nil)
 				require.NoError(t, err)
 				_, err = sink.Write([]byte("state"))
@@ -76,6 +77,8 @@ func TestOlderSnapshotInThePlaceOfTheNewest(t *testing.T) {
 				require.Contains(t, string(b), `"Index":50`)
 				require.NoError(t, os.WriteFile(meta, bytes.Replace(b, []byte(`"Index":50`), []byte(`"Index":70`), 1), 0o600))
 			case "":
+			case "all":
+				require.NoError(t, os.RemoveAll(filepath.Join(dir, "snapshots")))
 			default:
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshots", newest, test.damaged), []byte("{"), 0o600))
 			}
@@ -113,4 +116,31 @@ func TestSnapshotsThatWereCutShort(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 1)
 	require.NoError(t, restored(s, nil))
+}
+
+// What was written is read again, and nothing of what stands beside it.
+func TestASnapshotIsReadAsItWasWritten(t *testing.T) {
+	dir := tempDir(t)
+	store := mustOpenLog(t, &Options{Dir: dir, LogStore: BoltDB, Logger: hclog.NewNullLogger()})
+	defer store.Close()
+	s, err := OpenSnapshots(dir, 2, store, hclog.NewNullLogger())
+	require.NoError(t, err)
+	members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "one:1"}}}
+	_, others := raft.NewInmemTransport("one:1")
+	sink, err := s.Create(raft.SnapshotVersionMax, 7, 3, members, 2, others)
+	require.NoError(t, err)
+	_, err = io.WriteString(sink, "state")
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+	m, r, err := s.Open(sink.ID())
+	require.NoError(t, err)
+	state, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	require.Equal(t, "state", string(state))
+	require.EqualValues(t, len(state), m.Size)
+	require.Equal(t, raft.SnapshotMeta{
+		Version: raft.SnapshotVersionMax, ID: sink.ID(), Index: 7, Term: 3, Configuration: members, ConfigurationIndex: 2,
+		Size: m.Size, Peers: m.Peers,
+	}, *m)
 }

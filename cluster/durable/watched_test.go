@@ -2,6 +2,7 @@ package durable
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -151,5 +152,55 @@ func TestWhatMayBeRemoved(t *testing.T) {
 		err := w.DeleteRange(c.from, c.to)
 		require.Equal(t, c.allowed, err == nil, "%d to %d: %v", c.from, c.to, err)
 		require.Equal(t, err, fatal)
+	}
+}
+
+// A watched store answers what the store does, and has all the time once it has
+// answered.
+func TestWhatIsWatchedIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := raft.NewInmemStore()
+		w := &Watched{Store: parts{inner, inner, closer{}}, Limit: time.Second, Appends: prometheus.NewHistogram(prometheus.HistogramOpts{}),
+			Kept: func() uint64 { return 0 }, Fatal: func(err error) { t.Error(err) }}
+		require.NoError(t, w.StoreLogs([]*raft.Log{entryAt(3, 1, 5), entryAt(4, 1, 5)}))
+		require.NoError(t, w.StoreLog(entryAt(5, 1, 5)))
+		require.NoError(t, w.Set(keyNode, []byte("n1")))
+		require.NoError(t, w.SetUint64(keyTerm, 7))
+		require.NoError(t, w.DeleteRange(3, 3))
+		first, err := w.FirstIndex()
+		require.NoError(t, err)
+		require.EqualValues(t, 4, first)
+		last, err := w.LastIndex()
+		require.NoError(t, err)
+		require.EqualValues(t, 5, last)
+		var l raft.Log
+		require.NoError(t, w.GetLog(4, &l))
+		require.Equal(t, entryAt(4, 1, 5), &l)
+		node, err := w.Get(keyNode)
+		require.NoError(t, err)
+		require.Equal(t, "n1", string(node))
+		term, err := w.GetUint64(keyTerm)
+		require.NoError(t, err)
+		require.EqualValues(t, 7, term)
+		time.Sleep(time.Minute)
+	})
+}
+
+// Whose disk is damaged is told what to do; whose disk fails may try again.
+func TestWhatToDoAboutADisk(t *testing.T) {
+	for what, c := range map[string]struct {
+		read    func() error
+		replace bool
+	}{
+		"it fails":      {func() error { return errDisk }, false},
+		"it is damaged": {func() error { return ErrDamaged }, true},
+		"it panics":     {func() error { panic("page 7") }, true},
+	} {
+		var told error
+		w := &Watched{Store: parts{failing{read: c.read}, notFound{}, closer{}}, Limit: time.Minute, Fatal: func(err error) { told = err }}
+		err := w.GetLog(1, new(raft.Log))
+		require.ErrorContains(t, err, "cluster: disk: GetLog: ", what)
+		require.Equal(t, c.replace, strings.Contains(err.Error(), AdviceReplace), what)
+		require.Equal(t, err, told, what)
 	}
 }

@@ -3,15 +3,21 @@ package transport
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"example.com/govnode/internal/pki"
+	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
 // pipes is a listener in memory.
@@ -175,7 +181,22 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
 			_, err := c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it may still say what it is")
+			require.NoError(t, c.SetReadDeadline(time.Time{}))
 		}
+
+		// There is one place free. Whoever comes when there is none takes the place of
+		// the next.
+		start = time.Now()
+		for i := range 3 {
+			_, err := l.dial(t.Context(), "")
+			require.NoError(t, err)
+			if i == 0 {
+				continue
+			}
+			_, err = silent[i].Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		}
+		require.Zero(t, time.Since(start))
 		require.NoError(t, p.Close())
 	})
 }
@@ -191,10 +212,12 @@ func TestPortIsBounded(t *testing.T) {
 			require.NoError(t, err)
 			accepted = append(accepted, c)
 		}
+		start := time.Now()
 		c, err := l.dial(t.Context(), "")
 		require.NoError(t, err)
 		_, err = c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF, "one too many")
+		require.Zero(t, time.Since(start), "it is not listened to")
 		require.NoError(t, accepted[0].Close())
 		go func() { _, _ = (half{p, p.raft}).Dial("pipe:1", time.Second) }()
 		_, err = half{p, p.raft}.Accept()
@@ -231,6 +254,154 @@ func TestPortOutOfFiles(t *testing.T) {
 		accepted, err := p.HTTP().Accept()
 		require.NoError(t, err)
 		require.NoError(t, accepted.Close())
+
+		// The next time it begins with a short while again.
+		synctest.Wait()
+		l.fails = 1
+		begun = time.Now()
+		for range 2 { // the one that is waited for already, and the one behind
+			_, err = l.dial(t.Context(), "")
+			require.NoError(t, err)
+		}
+		require.Equal(t, 5*time.Millisecond, time.Since(begun))
 		require.NoError(t, p.Close())
 	})
+}
+
+// Who has said what it is has its connection for good, however many come later that
+// say nothing.
+func TestWhoHasSpokenStays(t *testing.T) {
+	for name, secure := range map[string]bool{"with TLS": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newPipes()
+				here := Config{Node: "a", Address: "pipe:1", Dial: l.dial, Logger: slog.New(slog.DiscardHandler), Cluster: func() string { return "mine" }}
+				there := here
+				there.Node = "b"
+				if secure {
+					ca := newCA(t, "govnode")
+					here.TLS, there.TLS = certified(t, ca, pki.Node, "a"), certified(t, ca, pki.Node, "b")
+				}
+				a, b := Listen(l, here), Listen(newPipes(), there)
+				opened := make(chan net.Conn, 1)
+				go func() {
+					c, err := half{b, b.raft}.Dial("pipe:1", time.Second)
+					if err != nil {
+						t.Error(err)
+					}
+					opened <- c
+				}()
+				accepted, err := half{a, a.raft}.Accept()
+				require.NoError(t, err)
+				var silent []net.Conn
+				for range maxUndecided + 1 {
+					c, err := l.dial(t.Context(), "")
+					require.NoError(t, err)
+					silent = append(silent, c)
+				}
+				_, err = silent[0].Read(make([]byte, 1))
+				require.ErrorIs(t, err, io.EOF)
+				go func() { _, _ = io.WriteString(<-opened, "vote") }()
+				text := make([]byte, 4)
+				require.NoError(t, accepted.SetReadDeadline(time.Now().Add(time.Second)))
+				_, err = io.ReadFull(accepted, text)
+				require.NoError(t, err)
+				require.Equal(t, "vote", string(text))
+				require.NoError(t, a.Close())
+				require.NoError(t, b.Close())
+			})
+		})
+	}
+}
+
+// A node that is taken for a member of another cluster is told so, if it is the one
+// that is meant: another may have had its address.
+func TestAForeignClusterIsToldOf(t *testing.T) {
+	for _, c := range []struct{ node, said, told string }{
+		{"a", "other b a", "other"}, {"a", "other b c", ""}, {"a", "other b ", ""}, {"a", "other", ""},
+		{"", "other b ", ""}, {"", "other b a", ""}, {"a", "mine b a", ""}, {"a", "mine b c", ""}, {"a", "mine", ""},
+	} {
+		for _, asked := range []bool{true, false} {
+			told := ""
+			p := &Port{
+				cfg:     Config{Node: c.node, Cluster: func() string { return "mine" }, Logger: slog.New(slog.DiscardHandler)},
+				belongs: make(chan struct{}), closed: make(chan struct{}),
+			}
+			if asked {
+				p.cfg.Foreign = func(cluster string) { told = cluster }
+			} else {
+				c.told = ""
+			}
+			p.Admitted()
+			conn, _ := net.Pipe()
+			err := p.sameCluster(conn, c.said)
+			require.Equal(t, strings.HasPrefix(c.said, "mine"), err == nil, "%+v: %v", c, err)
+			require.Equal(t, c.told, told, "%+v", c)
+		}
+	}
+}
+
+// A port that is closed has closed what it had opened, and opens nothing any more.
+func TestAClosedPortOpensNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		p := Listen(newPipes(), Config{Node: "a", Address: "pipe:1", Dial: l.dial, Logger: slog.New(slog.DiscardHandler), Cluster: func() string { return "mine" }})
+		ends := make(chan error)
+		go func() {
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				_, err := io.Copy(io.Discard, c)
+				ends <- err
+			}
+		}()
+		_, err := half{p, p.raft}.Dial("pipe:2", time.Second)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.NoError(t, <-ends)
+		require.NoError(t, p.Close(), "once is enough")
+
+		_, err = half{p, p.raft}.Dial("pipe:2", time.Second)
+		require.ErrorIs(t, err, errPortClosed)
+		require.NoError(t, <-ends)
+		peers := NewPeers(p)
+		_, err = peers.At("pipe:2").Term(t.Context(), &nodev1.TermRequest{})
+		require.ErrorIs(t, err, ErrUnreached)
+		require.NoError(t, <-ends)
+		peers.Close()
+		require.NoError(t, l.Close())
+	})
+}
+
+// Those that are known to be no members lose all of their connections, and nobody
+// else loses any.
+func TestOnlyStrangersAreDropped(t *testing.T) {
+	p := &Port{
+		cfg:    Config{Logger: slog.New(slog.DiscardHandler), Strange: func(node string) bool { return !strings.HasPrefix(node, "member") }},
+		secure: new(tls.Config), conns: map[net.Conn]bool{},
+	}
+	others := map[net.Conn]string{}
+	take := func(node string) {
+		for range 2 {
+			here, there := net.Pipe()
+			p.track(here, true).(*tracked).node = node
+			require.NoError(t, there.SetReadDeadline(time.Now())) // it sends nothing
+			others[there] = node
+		}
+	}
+	take("") // not of Raft's
+	for i := range 10 {
+		take(fmt.Sprintf("member %d", i))
+	}
+	for i := range 3 {
+		take(fmt.Sprintf("stranger %d", i))
+	}
+	p.DropStrangers()
+	for c, node := range others {
+		want := os.ErrDeadlineExceeded
+		if strings.HasPrefix(node, "stranger") {
+			want = io.EOF
+		}
+		_, err := c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, want, node)
+	}
+	require.Len(t, p.conns, 2*11)
 }

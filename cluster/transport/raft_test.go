@@ -33,6 +33,28 @@ func (d *deaf) Close() error {
 	return nil
 }
 
+// A prompt pipeline takes each message at once.
+type prompt struct{ deaf }
+
+func (*prompt) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	return nil, nil
+}
+
+// A message that has got under way leaves its pipeline open.
+func TestAPipelineStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &prompt{deaf{closed: make(chan struct{})}}
+		p := newPipeline(t.Context(), d, 6*time.Second)
+		for range 2 {
+			_, err := p.AppendEntries(nil, nil)
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			require.Zero(t, d.closes.Load())
+		}
+		require.NoError(t, p.Close())
+	})
+}
+
 // A message that does not get under way ends its pipeline, so that Raft can
 // begin anew; so does the end of the node, at once.
 func TestAPipelineEnds(t *testing.T) {

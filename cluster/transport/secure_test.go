@@ -3,6 +3,9 @@ package transport
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -210,6 +214,7 @@ func TestSecuredPortRefuses(t *testing.T) {
 			go func() { _, _ = half{good, good.raft}.Dial(address0(a), time.Second) }()
 			_, err = half{a, a.raft}.Accept()
 			require.NoError(t, err)
+			a.DropStrangers() // which nobody is where nothing tells
 		})
 	}
 }
@@ -224,6 +229,20 @@ func TestSecuredDial(t *testing.T) {
 	log.awaits(t, "another node cannot be spoken to")
 	_, err = NewPeers(b).At(a.cfg.Address).Term(t.Context(), &nodev1.TermRequest{})
 	require.ErrorIs(t, err, ErrUnreached)
+
+	// Something else that has the certificate of a member.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	other := tls.NewListener(l, certified(t, ca, pki.Node, "c").PeerServerConfig())
+	defer other.Close()
+	go func() {
+		if c, err := other.Accept(); err == nil {
+			_, _ = c.Read(make([]byte, 1)) // until it is closed
+			_ = c.Close()
+		}
+	}()
+	_, err = half{b, b.raft}.Dial(raft.ServerAddress(l.Addr().String()), time.Second)
+	require.ErrorContains(t, err, "there is no govnode-raft at "+l.Addr().String())
 
 	// A member that has not been given certificates yet.
 	plain, _ := newSecurePort(t, "c", nil, nil)
@@ -268,6 +287,23 @@ func TestComplaints(t *testing.T) {
 	require.True(t, c.fresh("a", now.Add(complainEvery)))
 	for i := range 10 * complaintsMax {
 		c.fresh(string(rune(i)), now)
+		require.LessOrEqual(t, len(c.told), complaintsMax)
 	}
-	require.LessOrEqual(t, len(c.told), complaintsMax)
+}
+
+// Of a connection that was cut off nothing is told: there is nothing to mend. What
+// the other end has refused, or this one, somebody has to mend.
+func TestWhatIsOnlyCutOff(t *testing.T) {
+	for _, c := range []struct {
+		err error
+		cut bool
+	}{
+		{io.EOF, true}, {io.ErrUnexpectedEOF, true}, {io.ErrClosedPipe, true},
+		{context.Canceled, true}, {context.DeadlineExceeded, true}, {os.ErrDeadlineExceeded, true},
+		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, true}, {&net.OpError{Op: "write", Err: syscall.EPIPE}, true},
+		{&net.OpError{Op: "remote error", Err: tls.AlertError(42)}, false}, {&net.OpError{Op: "local error", Err: tls.AlertError(42)}, false},
+		{&net.DNSError{Err: "no such host"}, false}, {errors.New("it is a certificate of node c"), false},
+	} {
+		require.Equal(t, c.cut, isCut(fmt.Errorf("handshake: %w", c.err)), "%T %[1]v", c.err)
+	}
 }
