@@ -3,6 +3,7 @@ package session_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -142,6 +143,11 @@ func TestASnapshotHasRoomForAnyAccess(t *testing.T) {
 	for i := range session.MaxDenied {
 		require.Equal(t, session.Done, do(&session.Deny{NS: ns, By: session.Maker{Client: "op"}, Denied: session.DeniedSubject{Subject: long(session.MaxSubject, i), Reason: long(session.MaxReason, 0), At: 1}}))
 	}
+	more := &session.Deny{NS: ns, By: session.Maker{Client: "op"}, Denied: session.DeniedSubject{Subject: "more"}}
+	require.Equal(t, session.Result{Code: session.TooManyTokens, Limit: session.MaxDenied}, s.ApplyAll(0, []session.Command{more})[0])
+	more.Denied.Subject = long(session.MaxSubject, 0)
+	require.Equal(t, session.Result{}, s.ApplyAll(0, []session.Command{more})[0], "it is one of them")
+	require.Len(t, s.Get(session.AccessKey(ns)).(*session.Access).Denied, session.MaxDenied)
 	var b bytes.Buffer
 	require.NoError(t, session.WriteSnapshot(&b, s.Snapshot()))
 	again, err := session.ReadSnapshot(&b)
@@ -174,6 +180,9 @@ func TestRestoreKeepsAccess(t *testing.T) {
 	require.Nil(t, x.FindToken("t"))
 	require.NotNil(t, x.FindToken("u"))
 	require.Greater(t, x.Epoch, uint64(1)<<32)
+	require.Equal(t, uint64(1)<<32+3, x.Epoch)
+	restored.ApplyAll(0, []session.Command{&session.Restore{}})
+	require.Equal(t, uint64(2)<<32+3, session.EpochOf(restored.Get(session.AccessKey(ns))))
 	y := restored.Get(session.AccessKey("elsewhere")).(*session.Access)
 	require.NotNil(t, y.FindToken("t"))
 	require.Greater(t, y.Epoch, uint64(1)<<32)
@@ -250,4 +259,108 @@ func TestTokensAreUsedByOneNode(t *testing.T) {
 	}
 	require.NotNil(t, x.FindToken("other"))
 	require.NotNil(t, x.FindToken("new"), "it is nobody's yet")
+}
+
+// Each change of who may do what raises the epoch, and is told; what is so already changes
+// nothing. No record that was read changes, and what is not changed stays.
+func TestChangesOfAccess(t *testing.T) {
+	s := session.New()
+	s.Put(session.AccessKey(ns), &session.Access{
+		Epoch:  7,
+		Tokens: []session.Token{{ID: "a", Hash: session.Digest{1}, Roles: 2}, {ID: "c", Hash: session.Digest{1}, Roles: 2}},
+		Denied: []session.DeniedSubject{{Subject: "cert:b"}},
+		Key:    session.Digest{9},
+	})
+	access := func() *session.Access { return s.Get(session.AccessKey(ns)).(*session.Access) }
+	denied := func(subject string) session.Command {
+		return &session.Deny{NS: ns, By: session.Maker{Client: "op"}, Denied: session.DeniedSubject{Subject: subject, Reason: "lost", At: 5}}
+	}
+	allowed := func(subject string) session.Command {
+		return &session.Allow{NS: ns, By: session.Maker{Client: "op"}, Subject: subject}
+	}
+	revoked := func(id string) session.Command {
+		return &session.RevokeToken{NS: ns, By: session.Maker{Client: "op"}, ID: id}
+	}
+	quotas := func(n int64) session.Command {
+		return &session.PutQuotas{NS: ns, By: session.Maker{Client: "op"}, Quotas: session.Quotas{Sessions: n, Operations: 2}}
+	}
+	key := func(d session.Digest) session.Command {
+		return &session.KeepKey{NS: ns, By: session.Maker{Client: "op"}, Key: d}
+	}
+	other := putToken("a")
+	other.Token.Roles = 4
+	subjects := []string{"cert:b"}
+	for i, tt := range []struct {
+		c       session.Command
+		want    session.Result
+		changes bool
+		denied  []string
+	}{
+		{denied("cert:c"), session.Result{Value: 1}, true, []string{"cert:b", "cert:c"}},
+		{denied("cert:a"), session.Result{Value: 1}, true, []string{"cert:a", "cert:b", "cert:c"}},
+		{denied("cert:b"), session.Result{}, false, []string{"cert:a", "cert:b", "cert:c"}},
+		{allowed("cert:b"), session.Result{Value: 1}, true, []string{"cert:a", "cert:c"}},
+		{allowed("cert:b"), session.Result{}, false, []string{"cert:a", "cert:c"}},
+		{allowed("cert:a"), session.Result{Value: 1}, true, []string{"cert:c"}},
+		{allowed("cert:c"), session.Result{Value: 1}, true, nil},
+		{putToken("b"), session.Result{}, true, nil},
+		{other, session.Result{Code: session.IDReused}, false, nil},
+		{revoked("none"), session.Result{}, false, nil},
+		{revoked("b"), session.Result{Value: 1}, true, nil},
+		{quotas(1), session.Result{}, true, nil},
+		{quotas(1), session.Result{}, false, nil},
+		{quotas(3), session.Result{}, true, nil},
+		{key(session.Digest{8}), session.Result{}, false, nil},
+	} {
+		was := access()
+		before, epoch := session.EncodeRecord(was), was.Epoch
+		require.NoError(t, session.Validate(tt.c))
+		require.Equal(t, tt.want, s.ApplyAll(0, []session.Command{tt.c})[0], "%d", i)
+		require.Equal(t, before, session.EncodeRecord(was), "%d: others may hold it", i)
+		x := access()
+		if tt.changes {
+			epoch++
+		}
+		require.Equal(t, epoch, x.Epoch, "%d", i)
+		for _, subject := range append(subjects, tt.denied...) {
+			require.Equal(t, slices.Contains(tt.denied, subject), x.Denies(subject), "%d: %s", i, subject)
+		}
+		subjects = append(subjects, tt.denied...)
+		require.Len(t, x.Denied, len(tt.denied), "%d", i)
+		require.NotNil(t, x.FindToken("a"), "%d", i)
+		require.EqualValues(t, 2, x.FindToken("a").Roles, "%d", i)
+		require.NotNil(t, x.FindToken("c"), "%d", i)
+		require.Equal(t, session.Digest{9}, x.Key, "%d", i)
+	}
+	require.Equal(t, session.Quotas{Sessions: 3, Operations: 2}, access().Quotas)
+	var none *session.Access
+	require.False(t, none.Denies("cert:a"))
+	require.Nil(t, none.FindToken("a"))
+}
+
+// The first key of digests stays, and who may do what is judged as before.
+func TestTheFirstKeyStays(t *testing.T) {
+	s := session.New()
+	keep := func(d session.Digest) {
+		s.ApplyAll(0, []session.Command{&session.KeepKey{NS: ns, By: session.Maker{Client: "op"}, Key: d}})
+	}
+	s.ApplyAll(0, []session.Command{putToken("t")})
+	for _, d := range []session.Digest{{1}, {2}} {
+		keep(d)
+		x := s.Get(session.AccessKey(ns)).(*session.Access)
+		require.Equal(t, session.Digest{1}, x.Key)
+		require.EqualValues(t, 1, x.Epoch)
+		require.NotNil(t, x.FindToken("t"))
+	}
+}
+
+// What a node asks for itself is not held to an epoch.
+func TestOnBehalf(t *testing.T) {
+	s := session.New()
+	s.ApplyAll(0, []session.Command{putToken("t")})
+	for behalf, want := range map[bool]session.Code{false: session.StaleAccess, true: session.Done} {
+		c := &session.Increment{NS: ns, By: session.Maker{Client: "c"}, Key: "k", Amount: 1}
+		c.Authorize(&session.Authority{Epoch: 9, Behalf: behalf})
+		require.Equal(t, want, s.ApplyAll(0, []session.Command{c})[0].Code)
+	}
 }

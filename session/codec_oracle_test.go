@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"example.com/govnode/limiter"
 	"example.com/govnode/session/approval"
 	"example.com/govnode/session/ids"
 	"example.com/govnode/session/wire"
@@ -170,7 +171,7 @@ type filler struct{ *rand.Rand }
 func newFiller(seed uint64) filler { return filler{rand.New(rand.NewPCG(seed, 7))} }
 
 func (f filler) fill(v reflect.Value) {
-	if f.IntN(3) == 0 && v.Kind() != reflect.Struct && v.Kind() != reflect.Pointer {
+	if f.IntN(3) == 0 && v.Kind() != reflect.Struct && v.Type() != reflect.TypeFor[*Pin]() {
 		if _, ok := v.Interface().(unique.Handle[string]); !ok {
 			return
 		}
@@ -313,8 +314,9 @@ func randomRecord(f filler, number int) Record {
 		for i := range r.Leases {
 			r.Leases[i].Token = uint64(1+i) << 30
 			r.Leases[i].Weight = 1 + f.Int32N(MaxSlots)
-			if !r.Leases[i].Claim {
-				r.Leases[i].Place = nil
+			if r.Leases[i].Place = nil; r.Leases[i].Claim {
+				r.Leases[i].Place = new(limiter.Place)
+				f.fill(reflect.ValueOf(r.Leases[i].Place).Elem())
 			}
 		}
 		for i := range r.Queue {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"example.com/govnode/limiter"
 	logv1 "example.com/govnode/proto/govnode/log/v1"
 	"example.com/govnode/session/wire"
 )
@@ -38,8 +39,8 @@ func TestEntriesAreThoseOfGeneratedCode(t *testing.T) {
 		var encoded [][]byte
 		for range f.IntN(4) {
 			c := randomCommand(f, f.IntN(kinds))
+			m := oneof(t, c, &logv1.Command{}).(*logv1.Command) // before anything is written
 			cmds, encoded = append(cmds, c), append(encoded, EncodeCommand(c))
-			m := oneof(t, c, &logv1.Command{}).(*logv1.Command)
 			want.Commands = append(want.Commands, EncodeCommand(c))
 
 			require.Equal(t, wire.Command.Seal(marshal(t, m), 0), EncodeCommand(c))
@@ -96,8 +97,9 @@ func TestRecordsAreThoseOfGeneratedCode(t *testing.T) {
 	require.Equal(t, n, (&logv1.Record{}).ProtoReflect().Descriptor().Fields().Len())
 	for i := range 1500 {
 		r := randomRecord(f, i%n)
+		want := marshal(t, oneof(t, r, &logv1.Record{})) // before anything is written
 		b := EncodeRecord(r)
-		require.Equal(t, wire.Record.Seal(marshal(t, oneof(t, r, &logv1.Record{})), 0), b)
+		require.Equal(t, wire.Record.Seal(want, 0), b)
 		got, err := DecodeRecord(b)
 		require.NoError(t, err)
 		require.Equal(t, r, got)
@@ -270,6 +272,7 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"session without a pin", bytesField(1, nil), "without a pin"},
 		{"policy without a pin", bytesField(4, nil), "without a pin"},
 		{"too many tools", bytesField(1, append(pin, many(19, MaxTools+1)...)), "more than 256"},
+		{"too many votes", bytesField(12, many(5, 17)), "more than 16"},
 		{"too many open calls", bytesField(1, append(pin, many(20, MaxOpen+1)...)), "more than 1024"},
 		{"too many pools", bytesField(1, append(pin, bytesField(20, many(8, MaxPools+MaxRates+2))...)), "more than 17"},
 		{"too many attributes", bytesField(1, append(pin, bytesField(22, many(2, MaxAttributes+1))...)), "more than 32"},
@@ -283,6 +286,8 @@ func TestBrokenMessagesAreRefused(t *testing.T) {
 		{"lease without a weight", bytesField(2, append(lease(1, 0), field(3, 1)...)), "a lease of a weight"},
 		{"lease of a huge weight", bytesField(2, append(lease(1, MaxSlots+1), field(3, 1)...)), "a lease of a weight"},
 		{"ticket without a weight", bytesField(2, bytesField(2, nil)), "a ticket of a weight"},
+		{"lease of a rate of a huge weight", bytesField(2, slices.Concat(lease(1, MaxRate+1), field(3, 1), field(8, 1))), "a lease of a weight"},
+		{"number without a value", bytesField(6, []byte{0x08}), "truncated"},
 		{"slot without a pool", bytesField(3, bytesField(2, nil)), "not of one pool"},
 		{"ids cut", bytesField(3, bytesField(3, append(field(1, 1), bytesField(3, make([]byte, 35))...))), "remembered"},
 		{"one id of two", bytesField(3, bytesField(3, append(field(1, 2), bytesField(3, make([]byte, 36))...))), "remembered"},
@@ -308,6 +313,11 @@ func TestBrokenCommandsAndResultsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "no kind")
 	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{wire.Command.Seal(nil, 0)}))
 	require.ErrorContains(t, err, "no kind")
+	asked := protowire.AppendBytes(protowire.AppendTag(nil, authorityField, protowire.BytesType), []byte{2 << 3, 1}) // an epoch
+	_, err = DecodeCommand(wire.Command.Seal(append(asked, bare(EncodeCommand(&Restore{}))...), 0))
+	require.ErrorContains(t, err, "nobody asks for")
+	_, err = DecodeResult(EncodeResult(&Result{After: &After{Session: new(Session)}}))
+	require.ErrorContains(t, err, "without a pin")
 	for _, b := range [][]byte{
 		protowire.AppendVarint([]byte{0x08}, uint64(numCodes)), // field 1
 		{0x0a, 0}, // field 1, with bytes
@@ -391,6 +401,50 @@ func TestSharedPins(t *testing.T) {
 	require.NotSame(t, a, read(Pin{Digest{2}, limits}))
 	limits.Timeout = 1
 	require.NotSame(t, a, read(Pin{Digest{1}, limits}))
+}
+
+// How many pins are shared is bounded, for they come from clients; what is shared stays so.
+func TestSharedPinsAreBounded(t *testing.T) {
+	read := func(shared pins) {
+		f := codec{Coder: wire.NewReader(appendRecord(nil, &Session{Pin: &Pin{Digest: Digest{1}}}), nil), pins: shared}
+		var r Record
+		for m := f.Top(); f.Visit(&m); {
+			f.record(&r)
+		}
+		require.NoError(t, f.Err())
+		require.Equal(t, Digest{1}, r.(*Session).Pin.Digest)
+	}
+	shared := make(pins, 1<<16)
+	for i := range 1<<16 - 1 {
+		shared[numbered(i)] = nil
+	}
+	read(shared)
+	require.Len(t, shared, 1<<16)
+	full := make(pins, 1<<16)
+	for i := range 1 << 16 {
+		full[numbered(i)] = nil
+	}
+	read(full)
+	require.Len(t, full, 1<<16)
+}
+
+// A rate spends up to its own cap, which is far above that of pools.
+func TestLeasesOfRatesAreRead(t *testing.T) {
+	p := &Pool{Put: true}
+	p.Slots, p.Per, p.Last = MaxRate, time.Second, 1
+	p.Leases = []limiter.Lease{{Token: 1, Weight: MaxRate, Expires: 5, Label: unique.Make("")}}
+	p.Queue = []limiter.Ticket{{Holder: "cw t", Weight: MaxRate, Label: unique.Make("")}}
+	p.Index()
+	got, err := DecodeRecord(EncodeRecord(p))
+	require.NoError(t, err)
+	require.Equal(t, p, got)
+}
+
+// What is of no kind that is known here is never written, and never applied.
+func TestWhatIsOfNoKindIsRefused(t *testing.T) {
+	require.Panics(t, func() { EncodeCommand(struct{ *Tick }{&Tick{}}) })
+	require.Panics(t, func() { NewPartial().ApplyAll(0, []Command{struct{ *Tick }{&Tick{}}}) })
+	require.Panics(t, func() { EncodeRecord(struct{ *Pins }{&Pins{}}) })
 }
 
 func TestAllocations(t *testing.T) {

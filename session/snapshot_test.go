@@ -20,6 +20,7 @@ import (
 
 	"example.com/govnode/limiter"
 	logv1 "example.com/govnode/proto/govnode/log/v1"
+	"example.com/govnode/session/wire"
 )
 
 func snapshot(t testing.TB, s *State) []byte {
@@ -373,4 +374,116 @@ func BenchmarkReadSnapshot(b *testing.B) {
 		runtime.KeepAlive(s)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/session")
+}
+
+// texts is a state of two texts in one chunk or in two: with a first of so many bytes in
+// the chunk, before the second.
+func texts(t *testing.T, first int) *State {
+	t.Helper()
+	s := New()
+	one, two := BaselineKey("ns", "1"), BaselineKey("ns", "2")
+	if placeOf([]byte(one)) > placeOf([]byte(two)) {
+		one, two = two, one
+	}
+	size := func(n int) int {
+		f := codec{Coder: wire.NewWriter(nil)}
+		var r Record = &Baseline{Text: text(n)}
+		for m := f.Message(1, true); f.Visit(&m); {
+			f.item(&one, &r)
+		}
+		return len(f.Bytes())
+	}
+	s.Put(one, &Baseline{Text: text(first - (size(first) - first))})
+	s.Put(two, &Baseline{Text: "two"})
+	return s
+}
+
+// chunksOf returns the payloads of a snapshot's chunks.
+func chunksOf(t *testing.T, b []byte) (chunks [][]byte) {
+	t.Helper()
+	require.NoError(t, ReadChunks(bytes.NewReader(b), func(time.Duration, uint32) error { return nil }, func(chunk []byte) error {
+		chunks = append(chunks, bytes.Clone(chunk))
+		return nil
+	}))
+	return chunks
+}
+
+// A chunk is closed with the record that fills a mebibyte, and not before; a reader holds
+// to that, so that equal states are equal bytes.
+func TestChunksAreClosedWhenTheyAreFull(t *testing.T) {
+	const full = 1 << 20
+	for _, tt := range []struct{ first, chunks int }{{full - 1, 1}, {full, 2}, {full + 1, 2}} {
+		s := texts(t, tt.first)
+		b := snapshot(t, s)
+		chunks := chunksOf(t, b)
+		require.Len(t, chunks, tt.chunks, tt.first)
+		if tt.chunks == 2 {
+			require.Len(t, chunks[0], tt.first)
+		}
+		back, err := ReadSnapshot(bytes.NewReader(b))
+		require.NoError(t, err, tt.first)
+		require.Equal(t, b, snapshot(t, back))
+	}
+	chunks := chunksOf(t, snapshot(t, texts(t, full)))
+	err := NewLoader(0, 0).Put(slices.Concat(chunks...))
+	require.ErrorContains(t, err, "to be closed before")
+}
+
+// A frame may have 8 MiB, written and read, and not one byte more.
+func TestTheLongestFrame(t *testing.T) {
+	const most = 8 << 20
+	var b bytes.Buffer
+	out := snapshotWriter{w: &b, sum: sha256.New()}
+	require.NoError(t, out.close(frameChunk, make([]byte, frameHead+most)))
+	in := snapshotReader{r: &b, sum: sha256.New()}
+	kind, payload, err := in.frame()
+	require.NoError(t, err)
+	require.EqualValues(t, frameChunk, kind)
+	require.Len(t, payload, most)
+	require.Equal(t, out.sum.Sum(nil), in.sum.Sum(nil))
+
+	b.Reset()
+	require.ErrorContains(t, out.close(frameChunk, make([]byte, frameHead+most+1)), "above the cap")
+	require.Zero(t, b.Len())
+	head := binary.LittleEndian.AppendUint32([]byte{frameChunk}, most+1)
+	in = snapshotReader{r: bytes.NewReader(append(head, 0, 0, 0, 0)), sum: sha256.New()}
+	_, _, err = in.frame()
+	require.ErrorContains(t, err, "above the cap")
+}
+
+// Who takes a snapshot chunk by chunk comes to the same state; what he cannot take ends
+// the reading, and so does what is wrong with the snapshot.
+func TestReadChunks(t *testing.T) {
+	s := randomState(5, 2000)
+	b := snapshot(t, s)
+	var l *Loader
+	begin := func(now time.Duration, generation uint32) error {
+		require.Nil(t, l, "once, before all chunks")
+		l = NewLoader(now, generation)
+		return nil
+	}
+	require.NoError(t, ReadChunks(bytes.NewReader(b), begin, func(chunk []byte) error { return l.Put(chunk) }))
+	require.Equal(t, b, snapshot(t, l.State()))
+	require.Equal(t, s.Now(), l.State().Now())
+	require.Equal(t, s.Generation(), l.State().Generation())
+
+	errFull := errors.New("full")
+	fine := func([]byte) error { return nil }
+	start := func(time.Duration, uint32) error { return nil }
+	require.ErrorIs(t, ReadChunks(bytes.NewReader(b), func(time.Duration, uint32) error { return errFull }, func([]byte) error {
+		require.Fail(t, "nothing follows")
+		return nil
+	}), errFull)
+	taken := 0
+	require.ErrorIs(t, ReadChunks(bytes.NewReader(b), start, func([]byte) error { taken++; return errFull }), errFull)
+	require.Equal(t, 1, taken)
+	require.ErrorIs(t, ReadChunks(bytes.NewReader(b[:len(b)-1]), start, fine), io.ErrUnexpectedEOF)
+	trailer := 10
+	for b[trailer] != frameTrailer {
+		trailer += frameHead + int(binary.LittleEndian.Uint32(b[trailer+1:]))
+	}
+	b[len(b)-1] ^= 1
+	err := ReadChunks(bytes.NewReader(b), start, fine)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorContains(t, err, fmt.Sprintf("at byte %d:", trailer))
 }

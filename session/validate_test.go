@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/base64"
 	"fmt"
 	"math"
 	"reflect"
@@ -246,13 +247,33 @@ func TestCaps(t *testing.T) {
 		{"Signal.NS", nil, []func(Command){on(func(c *Signal) { c.NS = "" })}},
 		{"Swept.NS", nil, []func(Command){on(func(c *Swept) { c.NS = "" })}},
 		{"Swept.Target.Name", nil, []func(Command){on(func(c *Swept) { c.Target.Name = "" })}},
+		{"End.Session", nil, []func(Command){on(func(c *End) { c.Session = "" })}},
+		{"End.Call", nil, []func(Command){on(func(c *End) { c.Call = "a b" })}},
+		{"Open.Session", nil, []func(Command){on(func(c *Open) { c.Session = "" })}},
+		{"Repair.Client", []func(Command){on(func(c *Repair) { c.Client = "" })}, []func(Command){on(func(c *Repair) { c.Client = "a b" })}},
+		{"Repair.NewerThan", nil, []func(Command){on(func(c *Repair) { c.NewerThan = 0 })}},
+		{"KeepKey.Key", nil, []func(Command){on(func(c *KeepKey) { c.Key = Digest{} })}},
+		{"Deny.By.Client", nil, []func(Command){on(func(c *Deny) { c.By.Client = "" })}},
+		{"Deny.By.Request", []func(Command){on(func(c *Deny) { c.By.Request = "" })}, []func(Command){on(func(c *Deny) { c.By.Request = "a b" })}},
+		{"Begin.Asking.Rule", []func(Command){asking(func(c *Begin) { c.Asking.Rule = MaxRule })}, []func(Command){asking(func(c *Begin) { c.Asking.Rule = MaxRule + 1 })}},
+		{"Decide.Call", nil, []func(Command){on(func(c *Decide) { c.Call = "a b" })}},
+		{"AdjustBudget.Budget", nil, []func(Command){on(func(c *AdjustBudget) { c.Budget = "" })}},
+		{"DeleteBudget.Parent", []func(Command){on(func(c *DeleteBudget) { c.Parent = "" })}, []func(Command){on(func(c *DeleteBudget) { c.Parent = "a b" })}},
+		{"Begin.Budgets[0].Budget", nil, []func(Command){on(func(c *Begin) { c.Budgets = charges(1); c.Budgets[0].Budget = "a b" })}},
+		{"End.Spent[0].Budget", nil, []func(Command){on(func(c *End) { c.Spent = []Bill{{"a b", 1}} })}},
+		{"Close.Asked[1]", nil, []func(Command){on(func(c *Close) { c.Asked = []string{"x", "x"} }), on(func(c *Close) { c.Asked = []string{"x", ""} })}},
+		{"Cancel.Pools", []func(Command){on(func(c *Cancel) { c.Pools = times(MaxPools+1+MaxRates, numbered) })}, []func(Command){on(func(c *Cancel) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
+		{"Renew.Pools", []func(Command){on(func(c *Renew) { c.Pools = times(MaxPools+1+MaxRates, numbered) })}, []func(Command){on(func(c *Renew) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
+		{"CancelApproval.Pools", []func(Command){on(func(c *CancelApproval) { c.Pools = times(MaxPools+1+MaxRates, numbered) })}, []func(Command){
+			on(func(c *CancelApproval) { c.Pools = times(MaxPools+2+MaxRates, numbered) }),
+		}},
 		{"Begin.Call", nil, []func(Command){on(func(c *Begin) { c.Call = "" }), on(func(c *Begin) { c.Call = "a b" })}},
 		{"Begin.CallKind", []func(Command){on(func(c *Begin) { c.CallKind = Sampling })}, []func(Command){on(func(c *Begin) { c.CallKind = Sampling + 1 })}},
 		{"Begin.Tool", []func(Command){
 			on(func(c *Begin) { c.Tool = text(MaxTool) }), on(func(c *Begin) { c.Tool = "with blank, ä" }),
-			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }),
+			on(func(c *Begin) { c.Tool, c.CallKind = "", Model }), on(func(c *Begin) { c.Tool = "t" }),
 		}, []func(Command){
-			on(func(c *Begin) { c.Tool = "" }), on(func(c *Begin) { c.Tool = text(MaxTool + 1) }),
+			on(func(c *Begin) { c.Tool = "" }), on(func(c *Begin) { c.Tool, c.CallKind = "", Sampling }), on(func(c *Begin) { c.Tool = text(MaxTool + 1) }),
 			on(func(c *Begin) { c.Tool = "a\u200bb" }), on(func(c *Begin) { c.Tool = "\u0430b" }),
 			on(func(c *Begin) { c.Tool = "a\nb" }), on(func(c *Begin) { c.Tool = "\xff" }),
 		}},
@@ -266,7 +287,7 @@ func TestCaps(t *testing.T) {
 		{"Begin.Seen[0].Fact", []func(Command){on(func(c *Begin) { c.Seen[0].Fact = FactElapsed })}, []func(Command){
 			on(func(c *Begin) { c.Seen[0].Fact = 0 }), on(func(c *Begin) { c.Seen[0].Fact = FactElapsed + 1 }),
 		}},
-		{"Begin.Seen[0].Name", nil, []func(Command){
+		{"Begin.Seen[0].Name", []func(Command){on(func(c *Begin) { c.Seen[0].Fact, c.Seen[0].Name = FactToolCalls, "t" })}, []func(Command){
 			on(func(c *Begin) { c.Seen[0].Name = "x" }), on(func(c *Begin) { c.Seen[0].Fact = FactToolCalls }),
 		}},
 		{"Begin.Seen[0].Lo", []func(Command){on(func(c *Begin) { c.Seen[0].Lo = c.Seen[0].Hi })}, []func(Command){
@@ -284,7 +305,8 @@ func TestCaps(t *testing.T) {
 		{"Begin.Pools[1].Pool", nil, []func(Command){
 			on(func(c *Begin) { c.Pools[1].Pool = "policy/q" }), on(func(c *Begin) { c.Pools[1].Pool = "" }),
 		}},
-		{"Begin.Pools[2].Pool", nil, []func(Command){
+		{"Begin.Pools[2].Pool", []func(Command){on(func(c *Begin) { c.Pools = []Want{{"policy/p", 1}, {"a", 1}, {"b", 1}} })}, []func(Command){
+			on(func(c *Begin) { c.Pools = []Want{{"policy/p", 1}, {"y", 1}, {"x", 1}} }),
 			on(func(c *Begin) { c.Pools = append(c.Pools, c.Pools[1]) }),
 			on(func(c *Begin) { c.Pools = append(c.Pools, Want{"a", 1}) }),
 		}},
@@ -340,6 +362,7 @@ func TestCaps(t *testing.T) {
 		}},
 		{"End.Pools", []func(Command){on(func(c *End) { c.Pools = nil }), on(func(c *End) { c.Pools = times(MaxPools+1+MaxRates, numbered) })},
 			[]func(Command){on(func(c *End) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
+		{"End.Pools[16]", nil, []func(Command){on(func(c *End) { c.Pools = append(times(MaxPools+MaxRates, numbered), numbered(3)) })}},
 		{"End.Pools[1]", nil, []func(Command){on(func(c *End) { c.Pools[1] = c.Pools[0] }), on(func(c *End) { c.Pools[1] = "" })}},
 		{"End.Status", []func(Command){on(func(c *End) { c.Status = Cancelled })}, []func(Command){
 			on(func(c *End) { c.Status = 0 }), on(func(c *End) { c.Status = Cancelled + 1 }),
@@ -382,6 +405,7 @@ func TestCaps(t *testing.T) {
 		{"Cancel.Call", nil, []func(Command){on(func(c *Cancel) { c.Call = "" })}},
 		{"Close.Pools", []func(Command){on(func(c *Close) { c.Pools = times(MaxClosePools, numbered) })},
 			[]func(Command){on(func(c *Close) { c.Pools = times(MaxClosePools+1, numbered) })}},
+		{"Close.Pools[17]", nil, []func(Command){on(func(c *Close) { c.Pools = append(times(MaxPools+1+MaxRates, numbered), numbered(3)) })}},
 		{"Close.Pools[10]", nil, []func(Command){on(func(c *Close) { c.Pools = append(times(10, numbered), numbered(3)) })}},
 		{"Close.Session", nil, []func(Command){on(func(c *Close) { c.Session = "" })}},
 		{"Acquire.Client", nil, []func(Command){on(func(c *Acquire) { c.Client = "" })}},
@@ -416,7 +440,7 @@ func TestCaps(t *testing.T) {
 		{"ForceRelease.Holder", []func(Command){on(func(c *ForceRelease) { c.Session, c.Holder = "s", "" })},
 			[]func(Command){on(func(c *ForceRelease) { c.Session = "s" })}},
 		{"ForceRelease.ID", nil, []func(Command){on(func(c *ForceRelease) { c.ID = "" })}},
-		{"ForceRelease.Pools", nil, []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
+		{"ForceRelease.Pools", []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+1+MaxRates, numbered) })}, []func(Command){on(func(c *ForceRelease) { c.Pools = times(MaxPools+2+MaxRates, numbered) })}},
 		{"PutPool.By.Client", nil, []func(Command){on(func(c *PutPool) { c.By.Client = "" })}},
 		{"PutPool.By.Request", []func(Command){on(func(c *PutPool) { c.By.Request = "" })}, []func(Command){on(func(c *PutPool) { c.By.Request = "a b" })}},
 		{"PutPool.Pool", nil, []func(Command){on(func(c *PutPool) { c.Pool = "policy/p" })}},
@@ -479,7 +503,7 @@ func TestCaps(t *testing.T) {
 			c.Limits.PerTool = times(MaxToolLimits+1, func(i int) ToolLimit { return ToolLimit{numbered(i), 1} })
 		})}},
 		{"PutPolicy.Limits.PerTool[1].Tool", nil, []func(Command){
-			on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "" }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "a" }),
+			on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "" }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "b " }), on(func(c *PutPolicy) { c.Limits.PerTool[1].Tool = "a" }),
 		}},
 		{"PutPolicy.Limits.Kinds[0].Kind", nil, []func(Command){
 			on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Tool }), on(func(c *PutPolicy) { c.Limits.Kinds[0].Kind = Sampling + 1 }),
@@ -492,11 +516,11 @@ func TestCaps(t *testing.T) {
 		}},
 		{"DeletePolicy.Name", []func(Command){on(func(c *DeletePolicy) { c.Name = "p" })}, []func(Command){on(func(c *DeletePolicy) { c.Name = "a b" })}},
 		{"DeletePolicy.Digest", nil, []func(Command){on(func(c *DeletePolicy) { c.Digest = Digest{} })}},
-		{"DeletePolicy.Names", []func(Command){on(func(c *DeletePolicy) { c.Names = times(MaxNames, numbered) })}, []func(Command){
+		{"DeletePolicy.Names", []func(Command){on(func(c *DeletePolicy) { c.Names = nil }), on(func(c *DeletePolicy) { c.Names = times(MaxNames, numbered) })}, []func(Command){
 			on(func(c *DeletePolicy) { c.Names = times(MaxNames+1, numbered) }),
 		}},
 		{"DeletePolicy.Names[1]", nil, []func(Command){on(func(c *DeletePolicy) { c.Names[1] = "p" }), on(func(c *DeletePolicy) { c.Names[1] = "" })}},
-		{"Set.Key", []func(Command){on(func(c *Set) { c.Key = text(MaxKey) })}, []func(Command){
+		{"Set.Key", []func(Command){on(func(c *Set) { c.Key = "k" }), on(func(c *Set) { c.Key = text(MaxKey) })}, []func(Command){
 			on(func(c *Set) { c.Key = "" }), on(func(c *Set) { c.Key = text(MaxKey + 1) }), on(func(c *Set) { c.Key = "a\tb" }),
 		}},
 		{"Set.Value.Text", []func(Command){on(func(c *Set) { c.Value.Text = text(MaxText) }), on(func(c *Set) { c.Value.Text = "" })}, []func(Command){
@@ -531,7 +555,7 @@ func TestCaps(t *testing.T) {
 		}},
 		{"PutToken.Token.ID", nil, []func(Command){on(func(c *PutToken) { c.Token.ID = "" }), on(func(c *PutToken) { c.Token.ID = "a b" })}},
 		{"PutToken.Token.Hash", nil, []func(Command){on(func(c *PutToken) { c.Token.Hash = Digest{} })}},
-		{"PutToken.Token.Roles", nil, []func(Command){on(func(c *PutToken) { c.Token.Roles = 0 }), on(func(c *PutToken) { c.Token.Roles = 1 << 15 })}},
+		{"PutToken.Token.Roles", []func(Command){on(func(c *PutToken) { c.Token.Roles = 1 }), on(func(c *PutToken) { c.Token.Roles = 1<<15 - 1 })}, []func(Command){on(func(c *PutToken) { c.Token.Roles = 0 }), on(func(c *PutToken) { c.Token.Roles = 1 << 15 })}},
 		{"PutToken.Token.Agents", []func(Command){on(func(c *PutToken) { c.Token.Agents = times(MaxPatterns, numbered) })}, []func(Command){
 			on(func(c *PutToken) { c.Token.Agents = times(MaxPatterns+1, numbered) }),
 		}},
@@ -553,14 +577,14 @@ func TestCaps(t *testing.T) {
 			on(func(c *RevokeToken) { c.ID = "" }), on(func(c *RevokeToken) { c.Node = "n4" }),
 		}},
 		{"RevokeToken.Node", nil, []func(Command){on(func(c *RevokeToken) { c.ID, c.Node = "", "a b" })}},
-		{"Deny.Denied.Subject", nil, []func(Command){on(func(c *Deny) { c.Denied.Subject = "" }), on(func(c *Deny) { c.Denied.Subject = text(MaxSubject + 1) })}},
+		{"Deny.Denied.Subject", []func(Command){on(func(c *Deny) { c.Denied.Subject = "s" })}, []func(Command){on(func(c *Deny) { c.Denied.Subject = "" }), on(func(c *Deny) { c.Denied.Subject = text(MaxSubject + 1) })}},
 		{"Deny.Denied.Reason", nil, []func(Command){on(func(c *Deny) { c.Denied.Reason = text(MaxReason + 1) })}},
 		{"Deny.Denied.At", nil, []func(Command){on(func(c *Deny) { c.Denied.At = -1 })}},
-		{"Allow.Subject", nil, []func(Command){on(func(c *Allow) { c.Subject = "" })}},
+		{"Allow.Subject", []func(Command){on(func(c *Allow) { c.Subject = "s" })}, []func(Command){on(func(c *Allow) { c.Subject = "" })}},
 		{"PutQuotas.Quotas", []func(Command){on(func(c *PutQuotas) { c.Quotas.Bytes = MaxQuota })}, []func(Command){
 			on(func(c *PutQuotas) { c.Quotas.Bytes = MaxQuota + 1 }), on(func(c *PutQuotas) { c.Quotas.Operations = -1 }),
 		}},
-		{"DeleteList.Key", nil, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
+		{"DeleteList.Key", []func(Command){on(func(c *DeleteList) { c.Key = "k" })}, []func(Command){on(func(c *DeleteList) { c.Key = "" })}},
 		{"Delete.Key", nil, []func(Command){on(func(c *Delete) { c.Key = "" })}},
 		{"Increment.Key", nil, []func(Command){on(func(c *Increment) { c.Key = "" })}},
 		{"PutHash.Tool", nil, []func(Command){on(func(c *PutHash) { c.Tool = "" }), on(func(c *PutHash) { c.Tool = "a " })}},
@@ -608,7 +632,7 @@ func TestCaps(t *testing.T) {
 		{"AdjustBudget.Amount", []func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount })},
 			[]func(Command){on(func(c *AdjustBudget) { c.Amount = budget.MaxAmount + 1 }), on(func(c *AdjustBudget) { c.Amount = -budget.MaxAmount - 1 })}},
 		{"DeleteBudget.Budget", nil, []func(Command){on(func(c *DeleteBudget) { c.Budget = "" })}},
-		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
+		{"Tick.Keys", []func(Command){on(func(c *Tick) { c.Keys = nil }), on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick) })}, []func(Command){
 			on(func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, MaxTick+1) }),
 		}},
 		{"Tick.Keys[1]", []func(Command){on(func(c *Tick) { c.Keys[1] = Key("kn/" + text(MaxKey)) }), on(func(c *Tick) { c.Keys[1] = ListItemKey("n", text(MaxKey), MaxList) })}, []func(Command){
@@ -637,6 +661,129 @@ func TestCaps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What people are told of caps, in documents and by the service itself, holds: the
+// figure that stands here passes, and the next one does not.
+func TestCapsAreTheFiguresThatPeopleAreTold(t *testing.T) {
+	const day = 24 * time.Hour
+	begin := func(change func(*Begin)) Command { return changed("Begin", change) }
+	token := func(change func(*PutToken)) Command { return changed("PutToken", change) }
+	for name, tt := range map[string]struct {
+		most int
+		of   func(n int) Command
+	}{
+		"bytes of an id":        {128, func(n int) Command { return begin(func(c *Begin) { c.Session = text(n) }) }},
+		"bytes of a namespace":  {64, func(n int) Command { return begin(func(c *Begin) { c.NS = text(n) }) }},
+		"bytes of a tool":       {128, func(n int) Command { return begin(func(c *Begin) { c.Tool = text(n) }) }},
+		"bytes of a key":        {512, func(n int) Command { return changed("Set", func(c *Set) { c.Key = text(n) }) }},
+		"bytes of an attribute": {1024, func(n int) Command { return changed("Open", func(c *Open) { c.Attributes[0].Value = text(n - 1) }) }},
+		"bytes of a text":       {64 << 10, func(n int) Command { return changed("Set", func(c *Set) { c.Value.Text = text(n) }) }},
+		"bytes of a hash":       {256, func(n int) Command { return changed("PutHash", func(c *PutHash) { c.Hash = text(n) }) }},
+		"bytes of a reason":     {256, func(n int) Command { return changed("Signal", func(c *Signal) { c.Reason = text(n) }) }},
+		"bytes of a message":    {1 << 10, func(n int) Command { return changed("Decide", func(c *Decide) { c.Reason = text(n) }) }},
+		"bytes of a principal":  {256, func(n int) Command { return changed("Allow", func(c *Allow) { c.Subject = text(n) }) }},
+		"bytes of a policy":     {1 << 20, func(n int) Command { return changed("PutPolicy", func(c *PutPolicy) { c.Tree = make([]byte, n) }) }},
+		"attributes of a session": {32, func(n int) Command {
+			return changed("Open", func(c *Open) { c.Attributes = times(n, func(i int) Attr { return Attr{numbered(i), ""} }) })
+		}},
+		"pools of a call, beside its policy's": {8, func(n int) Command {
+			return begin(func(c *Begin) {
+				c.Pools = append(c.Pools[:1], times(n, func(i int) Want { return Want{numbered(i), 1} })...)
+			})
+		}},
+		"facts: one of each tool, and eight more": {256 + 8, func(n int) Command {
+			return begin(func(c *Begin) { c.Seen = times(n, func(int) Premise { return Premise{Fact: FactCalls} }) })
+		}},
+		"number of a rule": {16383, func(n int) Command { return begin(func(c *Begin) { c.Verdict.Rule = uint16(n) }) }},
+		"tokens of a call": {1_000_000_000, func(n int) Command { return begin(func(c *Begin) { c.Tokens = int64(n) }) }},
+		"calls that somebody has to decide": {64, func(n int) Command {
+			return changed("Begin", asking(func(c *Begin) { c.Asking.MaxPending = uint32(n) }))
+		}},
+		"tools that a policy limits": {1024, func(n int) Command {
+			return changed("PutPolicy", func(c *PutPolicy) {
+				c.Limits.PerTool = times(n, func(i int) ToolLimit { return ToolLimit{numbered(i), 1} })
+			})
+		}},
+		"calls of a policy at once": {4096, func(n int) Command {
+			return changed("PutPolicy", func(c *PutPolicy) { c.Limits.MaxConcurrent = int32(n) })
+		}},
+		"slots of a pool":        {4096, func(n int) Command { return changed("PutPool", func(c *PutPool) { c.Slots = int32(n) }) }},
+		"who may wait at a pool": {4096, func(n int) Command { return changed("PutPool", func(c *PutPool) { c.Queue = int32(n) }) }},
+		"names of a tree": {1024, func(n int) Command {
+			return changed("DeletePolicy", func(c *DeletePolicy) { c.Names = times(n, numbered) })
+		}},
+		"open calls of a session":         {1024, func(n int) Command { return changed("Close", func(c *Close) { c.Asked = times(n, numbered) }) }},
+		"pools of all calls of a session": {1024*(8+8) + 1, func(n int) Command { return changed("Close", func(c *Close) { c.Pools = times(n, numbered) }) }},
+		"keys of a tick": {4096, func(n int) Command {
+			return changed("Tick", func(c *Tick) { c.Keys = slices.Repeat([]Key{"sn/x"}, n) })
+		}},
+		"time of a lease":                 {int(time.Hour), func(n int) Command { return changed("Acquire", func(c *Acquire) { c.TTL = time.Duration(n) }) }},
+		"time that something is held":     {int(day), func(n int) Command { return changed("Acquire", func(c *Acquire) { c.MaxHold = time.Duration(n) }) }},
+		"time of a wait":                  {int(10 * time.Minute), func(n int) Command { return changed("Acquire", func(c *Acquire) { c.Wait = time.Duration(n) }) }},
+		"time that a session is not used": {int(30 * day), func(n int) Command { return changed("Open", func(c *Open) { c.IdleTTL = time.Duration(n) }) }},
+		"time that a value is kept":       {int(100 * 365 * day), func(n int) Command { return changed("Set", func(c *Set) { c.TTL = time.Duration(n) }) }},
+		"time to decide":                  {int(day), func(n int) Command { return changed("Ask", func(c *Ask) { c.Timeout = time.Duration(n) }) }},
+		"time that an approval stands":    {int(30 * day), func(n int) Command { return changed("PutStanding", func(c *PutStanding) { c.TTL = time.Duration(n) }) }},
+		"uses of an approval that stands": {1_000_000, func(n int) Command { return changed("PutStanding", func(c *PutStanding) { c.Uses = uint32(n) }) }},
+		"millionths of a score":           {1_000_000, func(n int) Command { return changed("End", func(c *End) { c.Output.Score = int64(n) }) }},
+		"agents of a token":               {64, func(n int) Command { return token(func(c *PutToken) { c.Token.Agents = times(n, numbered) }) }},
+		"when a token was made":           {1<<48 - 1, func(n int) Command { return token(func(c *PutToken) { c.Token.Made = int64(n) }) }},
+		"when a token expires":            {1<<48 - 1, func(n int) Command { return token(func(c *PutToken) { c.Token.Expires = int64(n) }) }},
+		"when tokens have expired":        {1<<48 - 1, func(n int) Command { return token(func(c *PutToken) { c.Before = int64(n) }) }},
+		"when a token was used":           {1<<48 - 1, func(n int) Command { return changed("UseToken", func(c *UseToken) { c.At = int64(n) }) }},
+		"when a subject was denied":       {1<<48 - 1, func(n int) Command { return changed("Deny", func(c *Deny) { c.Denied.At = int64(n) }) }},
+		"quota":                           {1 << 50, func(n int) Command { return changed("PutQuotas", func(c *PutQuotas) { c.Quotas.Streams = int64(n) }) }},
+		"time of an id that is repaired":  {1<<44 - 1, func(n int) Command { return changed("Repair", func(c *Repair) { c.NewerThan = uint64(n) }) }},
+	} {
+		require.NoError(t, Validate(tt.of(tt.most)), "%s: %d", name, tt.most)
+		require.Error(t, Validate(tt.of(tt.most+1)), "%s: %d", name, tt.most+1)
+	}
+}
+
+// changed is the valid command of that name, with a change.
+func changed[C Command](name string, change func(C)) Command {
+	c := validCommands()[name]
+	change(c.(C))
+	return c
+}
+
+// What nodes have sealed passes that passed before, and not much more: it has a mark
+// before it, a nonce and a tag beside it, and is written in base64.
+func TestCapsOfWhatIsSealed(t *testing.T) {
+	sealed := func(n int) int { return len("sealed:1:") + base64.RawStdEncoding.EncodedLen(12+n+16) }
+	for _, tt := range []struct{ plain, most int }{{4 << 10, MaxSealedPreview}, {64 << 10, MaxSealedOutput}} {
+		require.GreaterOrEqual(t, tt.most, sealed(tt.plain))
+		require.Less(t, tt.most, sealed(tt.plain)+32)
+	}
+	require.EqualValues(t, 4<<10, MaxPreview)
+}
+
+// What is refused says what may be given.
+func TestWhatIsOutOfBoundsSaysTheBounds(t *testing.T) {
+	for _, tt := range []struct {
+		c    Command
+		want string
+	}{
+		{changed("Begin", func(c *Begin) { c.Pools[1].Weight = 0 }), "Begin.Pools[1].Weight: 0 is out of bounds; give 1 to 4096"},
+		{changed("End", func(c *End) { c.Tokens = 2_000_000_000 }), "End.Tokens: 2000000000 is out of bounds; give 0 to 1000000000"},
+		{changed("Set", func(c *Set) { c.Value.Text = text(65537) }), "Set.Value.Text: has 65537 bytes; give 0 to 65536"},
+		{changed("Append", func(c *Append) { c.Items = nil }), "Append.Items: has 0 elements; give 1 to 256"},
+	} {
+		require.EqualError(t, Validate(tt.c), tt.want)
+	}
+}
+
+// The reserved namespace has the records of who may do what and of requests for that, and
+// no other namespace begins like it.
+func TestKeysOfTheReservedNamespace(t *testing.T) {
+	for _, k := range []Key{AccessKey(ClusterNamespace), ClientKey(ClusterNamespace, "c"), NamespaceKey(ClusterNamespace)} {
+		require.True(t, WellFormed(k), k)
+	}
+	for _, k := range []Key{SessionKey(ClusterNamespace, "s"), PoolKey(ClusterNamespace, "p"), CounterKey(ClusterNamespace, "k"), AccessKey("$other"), ClientKey("$", "c")} {
+		require.False(t, WellFormed(k), k)
+	}
+	require.True(t, WellFormed(NamespaceKey("n")), "the shortest there is")
 }
 
 func TestValidateAllocatesNothingForWhatIsValid(t *testing.T) {

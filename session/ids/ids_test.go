@@ -1,7 +1,10 @@
 package ids
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -293,6 +296,10 @@ func TestHowManyThereMayBe(t *testing.T) {
 	}
 	back := decode(t, encode(&m))
 	require.Equal(t, m.n, back.n)
+	var p parted
+	p.store(m.Detach())
+	apart := p.load(t, -1)
+	require.Equal(t, m.n, apart.n)
 	m.Add(New("next", [8]byte{}, ended, 0, 0))
 	f := wire.NewReader(encode(&m), nil)
 	for s := f.Top(); f.Visit(&s); {
@@ -358,7 +365,7 @@ func TestStoredIDsGoOn(t *testing.T) {
 func TestTimeOfAnID(t *testing.T) {
 	const ulid, uuid = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "018f4d5c-7a1b-7c3d-8e4f-5a6b7c8d9e0f"
 	for id, want := range map[string]uint64{
-		ulid: 1469922850259, strings.ToLower(ulid): 1469922850259, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ": MaxTime,
+		ulid: 1469922850259, strings.ToLower(ulid): 1469922850259, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ": 17_592_186_044_415,
 		"00000000010000000000000000": 1, "8ZZZZZZZZZZZZZZZZZZZZZZZZZ": 0,
 		uuid: 0x018f4d5c7a1b, strings.ToUpper(uuid): 0x018f4d5c7a1b, "ffffffff-ffff-7fff-8fff-ffffffffffff": MaxTime,
 		"00000000-0001-7000-8000-000000000000": 1, "018f4d5c-7a1b-4c3d-8e4f-5a6b7c8d9e0f": 0,
@@ -378,7 +385,7 @@ func TestTimeOfAnID(t *testing.T) {
 
 // Two versions of one record each go on by themselves.
 func TestDetachedIDsGoTheirOwnWay(t *testing.T) {
-	for _, n := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1} {
+	for _, n := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1, 3 * chunkLen, 5 * chunkLen} {
 		var m Set
 		for i := range n {
 			m.Add(New(fmt.Sprint("both", i), [8]byte{1}, ended, 0, 0))
@@ -390,6 +397,184 @@ func TestDetachedIDsGoTheirOwnWay(t *testing.T) {
 		require.Nil(t, d.Find("other"))
 		require.Equal(t, [8]byte{3}, m.Find("other").Content, "after %d", n)
 		require.Nil(t, m.Find("one"))
+	}
+}
+
+// So it is where the ids stand in parts.
+func TestDetachedIDsInPartsGoTheirOwnWay(t *testing.T) {
+	for n := range 10 {
+		var p parted
+		p.store(Set{})
+		m := p.load(t, -1)
+		for i := range n {
+			m.Add(New(fmt.Sprint("both", i), [8]byte{1}, ended, 0, 0))
+		}
+		d := m.Detach()
+		d.Add(New("one", [8]byte{2}, ended, 0, 0))
+		m.Add(New("other", [8]byte{3}, ended, 0, 0))
+		require.NotNil(t, d.Find("one"), "after %d", n)
+		require.Nil(t, d.Find("other"), "after %d", n)
+		require.NotNil(t, m.Find("other"), "after %d", n)
+		require.Nil(t, m.Find("one"), "after %d", n)
+	}
+}
+
+// The last 1,024 are remembered, and up to 127 more: then the oldest 128 are forgotten.
+func TestHowManyAreRemembered(t *testing.T) {
+	var m Set
+	for i := range 1151 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	require.Equal(t, 1151, m.Len())
+	require.NotNil(t, m.Find(finishedID(0)))
+	require.Zero(t, m.NewerThan())
+	m.Add(New(finishedID(1151), [8]byte{}, ended, 0, 0))
+	require.Equal(t, 1024, m.Len())
+	require.Nil(t, m.Find(finishedID(127)))
+	require.NotNil(t, m.Find(finishedID(128)))
+	require.Equal(t, Time(finishedID(127)), m.NewerThan())
+}
+
+// What is remembered of an id does not run over into what stands beside it.
+func TestWhatIsRememberedOfAnID(t *testing.T) {
+	for _, tt := range []struct {
+		id         string
+		time       uint64
+		code       uint8
+		given, was uint16
+	}{
+		{"7ZZZZZZZZZZZZZZZZZZZZZZZZZ", 1<<44 - 1, 63, 1<<14 - 1, 1<<14 - 1},
+		{"00000000010000000000000000", 1, 0, 1 << 14, 0},
+		{"00000000010000000000000000", 1, 1, 1<<16 - 1, 1<<14 - 1},
+		{"an id", 0, 42, 5, 5},
+	} {
+		r := New(tt.id, [8]byte{7}, tt.code, tt.given, 9)
+		require.Equal(t, tt.time, r.Time(), tt.id)
+		require.Equal(t, tt.code, r.Code(), tt.id)
+		require.Equal(t, tt.was, r.Rule(), tt.id)
+	}
+}
+
+// The part of an id never changes: what was stored stands there.
+func TestThePartOfAnID(t *testing.T) {
+	seen := map[int]bool{}
+	for i := range 400 {
+		sum := sha256.Sum256([]byte(finishedID(i)))
+		require.Equal(t, int(sum[11])%16, Part(finishedID(i)))
+		seen[Part(finishedID(i))] = true
+	}
+	require.Len(t, seen, 16)
+}
+
+// Ids that stand in one piece take the place of whatever was stored in parts.
+func TestStoredIDsAreReplaced(t *testing.T) {
+	var p parted
+	var m Set
+	for i := range 40 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	p.store(m)
+	m = Forgotten(5)
+	m.Add(New("another", [8]byte{}, ended, 0, 0))
+	p.store(m)
+	require.Equal(t, partEntryLen, p.size())
+	apart := p.load(t, -1)
+	require.NotNil(t, apart.Find("another"))
+	require.Nil(t, apart.Find(finishedID(1)))
+	joined, err := apart.Join()
+	require.NoError(t, err)
+	require.Equal(t, 1, joined.Len())
+}
+
+// A set tells which parts have ids, loaded or not, and which are known.
+func TestWhichPartsThereAre(t *testing.T) {
+	var m Set
+	require.False(t, m.Has(0), "they stand here")
+	require.True(t, m.Known(0))
+	var p parted
+	has := map[int]bool{}
+	for i := 0; len(has) < Parts/2; i++ {
+		if part := Part(finishedID(i)); part%2 == 0 {
+			has[part] = true
+			m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+		}
+	}
+	p.store(m)
+	apart := p.load(t, 2, 3)
+	for part := range Parts {
+		require.Equal(t, part%2 == 0, apart.Has(part), part)
+		require.Equal(t, part == 2 || part == 3, apart.Known(part), part)
+	}
+}
+
+// Only who knows all parts, and has stored what was added, has the whole.
+func TestJoinedIDsAreAllOfThem(t *testing.T) {
+	var p parted
+	var m Set
+	for i := range 40 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	p.store(m)
+	some := p.load(t, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+	_, err := some.Join()
+	require.Error(t, err)
+	all := p.load(t, -1)
+	all.Add(New("more", [8]byte{}, ended, 0, 0))
+	_, err = all.Join()
+	require.Error(t, err)
+	all.Store(key)
+	joined, err := all.Join()
+	require.NoError(t, err)
+	require.Equal(t, 41, joined.Len())
+}
+
+// What is not the whole head of ids, or cannot be one, is none.
+func TestHeadsThatAreNone(t *testing.T) {
+	var m Set
+	m.Add(New("7ZZZZZZZZZZZZZZZZZZZZZZZZZ", [8]byte{}, ended, 0, 0)) // the newest there can be
+	for i := range 199 {
+		m.Add(New(finishedID(i), [8]byte{}, ended, 0, 0))
+	}
+	var p parted
+	p.store(m)
+	_, rest, ok := ReadHead(append(slices.Clone(p.head), "rest"...))
+	require.True(t, ok)
+	require.Equal(t, "rest", string(rest))
+	for n := range p.head {
+		_, _, ok := ReadHead(p.head[:n])
+		require.False(t, ok, "the first %d bytes of %d", n, len(p.head))
+	}
+	at := len(p.head) - Parts // the counts of the last block
+	for _, by := range []byte{1, 0xff} {
+		b := slices.Clone(p.head)
+		b[at] += by
+		_, _, ok := ReadHead(b)
+		require.False(t, ok, "another number of ids")
+	}
+	head := func(numbers ...uint64) (b []byte) {
+		for _, n := range numbers {
+			b = binary.AppendUvarint(b, n)
+		}
+		return b
+	}
+	one := append(make([]byte, Parts-1), 1)
+	for name, b := range map[string][]byte{
+		"more than there may be":       append(head(1<<63+1, 0), make([]byte, 400)...),
+		"a time beyond all":            append(head(1, 0, MaxTime+1), one...),
+		"a number with bytes to spare": append([]byte{0x81, 0, 0, 0}, one...),
+		"a zero with bytes to spare":   {0x80, 0, 0},
+		"no number at all":             {},
+		"a number without an end":      {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+	} {
+		_, _, ok := ReadHead(b)
+		require.False(t, ok, name)
+	}
+	for name, b := range map[string][]byte{
+		"none": head(0, 0), "all forgotten": head(0, 1<<64-1), "one": append(head(1, 0, MaxTime), one...),
+	} {
+		_, rest, ok := ReadHead(b)
+		require.True(t, ok, name)
+		require.Empty(t, rest, name)
 	}
 }
 

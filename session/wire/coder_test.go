@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"encoding/binary"
 	"testing"
+	"unique"
 
 	"github.com/stretchr/testify/require"
 )
@@ -26,4 +28,19 @@ func TestWhatIsNoFieldOfBytes(t *testing.T) {
 			require.ErrorContains(t, f.Err(), text, what)
 		}
 	}
+}
+
+// How many names are kept is bounded, for they come from clients; beyond the bound they
+// are looked up as well.
+func TestNamesAreBounded(t *testing.T) {
+	names := NewNames()
+	for i := range 1<<16 + 1 {
+		b := binary.AppendUvarint(nil, uint64(i)+1)
+		require.Equal(t, string(b), names.handle(b).Value())
+	}
+	require.Len(t, names.names, 1<<16)
+	require.Equal(t, unique.Make("\x01"), names.handle([]byte{1}))
+	require.Equal(t, unique.Make("another"), names.handle([]byte("another")))
+	require.Equal(t, unique.Make(""), names.handle(nil))
+	require.Equal(t, unique.Make(""), (*Names)(nil).handle(nil))
 }
