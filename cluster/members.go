@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +39,7 @@ type members struct {
 	mu     sync.Mutex
 	said   map[string]said
 	silent map[string]bool // those who went silent, as turned told
+	coming string          // who is being made a member, and counts as one; "" for nobody
 }
 
 // said is what one member told in its latest Hello.
@@ -99,6 +102,22 @@ func (m *members) note(node string, s said) {
 	m.said[node] = s
 }
 
+// asks keeps the version of who asks to be a member. What it told before stands.
+func (m *members) asks(node string, version uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.said[node]
+	s.version = version
+	m.said[node] = s
+}
+
+// expect says who counts as a member from now on, whether it is one yet or not.
+func (m *members) expect(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.coming = node
+}
+
 func (m *members) of(node string) (said, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,15 +159,20 @@ func (m *members) turned() (went, came []string) {
 }
 
 // settle forgets those who are no members, and finds the lowest version among
-// the others.
-func (m *members) settle(servers []raft.Server) {
+// the others. Members are read when nobody else settles: what was read before may be
+// without one who has come since.
+func (m *members) settle(members func() []raft.Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	low := &lowest{m.version, m.self}
-	is := make(map[string]bool, len(servers))
-	for _, s := range servers {
-		id := string(s.ID)
-		is[id] = true
+	is := map[string]bool{}
+	for _, s := range members() {
+		is[string(s.ID)] = true
+	}
+	if m.coming != "" {
+		is[m.coming] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(is)) {
 		if id == m.self {
 			continue
 		}
@@ -223,7 +247,7 @@ func (n *Node) greetAll() {
 		})
 	}
 	asked.Wait()
-	n.members.settle(servers)
+	n.members.settle(n.servers)
 	n.port.DropStrangers()
 	n.notice()
 	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {

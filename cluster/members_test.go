@@ -431,7 +431,7 @@ func TestWhoKnowsTheFewestCommands(t *testing.T) {
 			for _, id := range members {
 				servers = append(servers, raft.Server{ID: id})
 			}
-			m.settle(servers)
+			m.settle(func() []raft.Server { return servers })
 			version, node := m.oldest()
 			return fmt.Sprintf("%s %+d", node, int(version)-firstVersion)
 		}
@@ -444,6 +444,10 @@ func TestWhoKnowsTheFewestCommands(t *testing.T) {
 		require.False(t, known)
 		require.Equal(t, "n3 -1", oldest("n2", "n3", "n1", "n5"))
 		require.Equal(t, "n5 +0", oldest("n1", "n5", "n2"))
+		m.asks("n6", firstVersion-2)
+		m.expect("n6")
+		require.Equal(t, "n6 -2", oldest("n1", "n2"), "it counts before it is one")
+		m.expect("")
 		require.Equal(t, "n1 +2", oldest("n1", "n2"))
 		_, known = m.of("n1")
 		require.True(t, known)

@@ -174,6 +174,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
 				return false, err
 			}
+			n.members.settle(n.servers) // what is known of the one before is nothing of this one
 			known = false
 		case isVoter(&s):
 			// It does not remember its votes and entries, and could elect a
@@ -186,7 +187,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 	if !was && n.cfg.Invited {
 		return false, invalid(fmt.Errorf("%s is no member of this cluster, which takes nobody who was not added first: start it with a join token, or have an operator add it", r.GetNode()))
 	}
-	n.members.note(r.GetNode(), said{version: r.GetVersion()})
+	n.members.asks(r.GetNode(), r.GetVersion())
 	if !known || string(s.Address) != r.GetAddress() {
 		if err := n.place(ctx, r.GetNode(), r.GetAddress(), known && isVoter(&s)); err != nil {
 			return false, err
@@ -218,8 +219,12 @@ func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
 	if vote {
 		add = n.raft.AddVoter
 	}
+	// It is sent what is written behind the change, before anybody here hears of that.
+	n.members.expect(id)
+	n.members.settle(n.servers)
 	err := n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), left(ctx)))
-	n.members.settle(n.servers())
+	n.members.expect("")
+	n.members.settle(n.servers)
 	return err
 }
 
@@ -348,7 +353,7 @@ func (n *Node) removeHere(ctx context.Context, id string, force bool) error {
 		return errElsewhere // the new leader does the rest
 	}
 	err = n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx)))
-	n.members.settle(n.servers())
+	n.members.settle(n.servers)
 	return err
 }
 

@@ -424,6 +424,42 @@ func TestWhatBecomesOfAChangeOfMembers(t *testing.T) {
 	}
 }
 
+// What a member has told of itself stands while it asks for a vote. Who is made a member while
+// others are asked how they are counts from before it is one.
+func TestWhoIsAdmittedMeanwhile(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
+	n := leader.as(t, "n1", leader.Address())
+	n.members.note("n2", said{api: "api", logged: 7})
+	_, err := n.admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: "n2", Address: at.address, Version: firstVersion})
+	require.NoError(t, err)
+	s, _ := n.members.of("n2")
+	require.Equal(t, said{api: "api", logged: 7, version: firstVersion}, s)
+
+	asked, answer := make(chan bool, 9), make(chan bool)
+	at.answers(func(r *nodev1.HelloRequest) (*nodev1.HelloResponse, error) {
+		if r.GetSelf() == nil {
+			asked <- true
+			<-answer
+		}
+		return &nodev1.HelloResponse{Node: "n2", Version: firstVersion}, nil
+	})
+	done := make(chan bool)
+	go func() {
+		n.greetAll()
+		close(done)
+	}()
+	<-asked
+	_, err = n.admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: "n3", Address: "127.0.0.1:1", Nonvoter: true, Version: firstVersion - 1})
+	require.NoError(t, err)
+	close(answer)
+	<-done
+	_, who := n.members.oldest()
+	require.Equal(t, "n3", who)
+}
+
 // Who is let in, and as what; and what others are told.
 func TestWhoIsAdmitted(t *testing.T) {
 	t.Parallel()

@@ -115,8 +115,8 @@ func (s *service) CompareState(ctx context.Context, r *nodev1.CompareStateReques
 	if err := speaksFor(ctx, r.GetNode()); err != nil {
 		return nil, err
 	}
-	if d := session.Digest(r.GetDigest()); len(r.GetDigest()) == len(d) {
-		s.n.states.note(r.GetIndex(), r.GetNode(), d)
+	if b := r.GetDigest(); len(b) == len(session.Digest{}) {
+		s.n.states.note(r.GetIndex(), r.GetNode(), session.Digest(b))
 	}
 	answer := new(nodev1.CompareStateResponse)
 	if d, ok := s.n.states.of(r.GetIndex())[s.n.cfg.ID]; ok {

@@ -77,7 +77,9 @@ func TestStatesAreTold(t *testing.T) {
 		return answer.GetDigest()
 	}
 	require.Empty(t, tell("n2", theirs[:]))
-	require.Empty(t, tell("n3", append(theirs[:], 0)))
+	for _, digest := range [][]byte{nil, theirs[:31], append(theirs[:], 0)} {
+		require.Empty(t, tell("n3", digest), "it is none")
+	}
 	require.Equal(t, map[string]session.Digest{"n2": theirs}, n.states.of(7))
 	n.states.note(7, "n1", own)
 	require.Equal(t, own[:], tell("n2", theirs[:]))
