@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,4 +89,174 @@ func TestHowLongNoLeaderIsBorne(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.False(t, forever.found(errNoLeader))
 	})
+}
+
+// Attempts follow each other ever more slowly, five a second in the end, and at once when
+// the leader may have changed; none follows when nobody waits any more.
+func TestAttemptsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var b backoff
+		pause := func(moved <-chan struct{}) time.Duration {
+			start := time.Now()
+			require.True(t, b.wait(ctx, moved))
+			return time.Since(start)
+		}
+		for _, ms := range []time.Duration{5, 10, 20, 40, 80, 160, 200, 200} {
+			require.Equal(t, ms*time.Millisecond, pause(nil))
+		}
+		moved := make(chan struct{})
+		close(moved)
+		require.Zero(t, pause(moved))
+		cancel()
+		require.False(t, b.wait(ctx, nil))
+		require.False(t, b.wait(ctx, moved))
+	})
+}
+
+// A batch takes as many commands as may go together and as many bytes, to the last one.
+// What is larger by itself has one of its own.
+func TestWhatFitsInABatch(t *testing.T) {
+	most := batchSize
+	for name, x := range map[string]struct {
+		has  []int // bytes of each command
+		next int
+		fits bool
+	}{
+		"the first, however large": {nil, most.Bytes + 1, true},
+		"nothing beside that":      {[]int{most.Bytes + 1}, 0, false},
+		"the last byte":            {[]int{100, 100}, most.Bytes - 200, true},
+		"one byte more":            {[]int{100, 100}, most.Bytes - 199, false},
+		"the last command":         {make([]int, most.Count-1), 1, true},
+		"one command more":         {make([]int, most.Count), 0, false},
+	} {
+		b := newBatch(most.Count)
+		for i, n := range x.has {
+			b.add(pending{raw: make([]byte, n)}, i)
+		}
+		require.Equal(t, x.fits, b.fits(&pending{raw: make([]byte, x.next)}), name)
+	}
+}
+
+// Whoever asks for more than goes into the log together gets an answer to each, in their
+// order, whichever node is asked; what is wrong among it holds nothing up.
+func TestMoreCommandsThanGoTogether(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	const commands = 2*maxEntryCommands + 10
+	applied := int64(0)
+	for asked, n := range c.nodes {
+		wrong := func(i int) bool { return i == commands-1 || asked > 0 && (i == 0 || i == 3 || i == maxEntryCommands) }
+		require.Empty(t, n.Apply(t.Context()))
+		var cmds []session.Command
+		for i := range commands {
+			cmd := increment(fmt.Sprint(n.cfg.ID, "-", i))
+			if wrong(i) {
+				cmd.Key = ""
+			}
+			cmds = append(cmds, cmd)
+		}
+		answers := n.Apply(within(t, 20*time.Second), cmds...)
+		require.Len(t, answers, commands)
+		for i, a := range answers {
+			if wrong(i) {
+				require.Equal(t, storage.NotApplied, a.Outcome, i)
+				require.ErrorIs(t, a.Err, storage.ErrInvalid, i)
+				continue
+			}
+			applied++
+			require.NoError(t, a.Err, i)
+			require.Equal(t, applied*1_000_000, a.Result.Value, i)
+			require.False(t, a.Result.Repeat && !a.Again, "%d was sent twice", i)
+		}
+		require.Equal(t, applied, count(t, n, storage.Latest))
+	}
+}
+
+// What an attempt comes to decides whether another one follows, and what is said where
+// none may: that nothing was done, and why, in one sentence.
+func TestWhatAttemptsAtTheLeaderComeTo(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil).leader()
+	busy := errors.New("busy")
+	waits := within(t, 10*time.Second)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, x := range map[string]struct {
+		ctx  context.Context
+		says []error // one after another
+		want string  // "": nil
+	}{
+		"done":                                  {waits, []error{nil}, ""},
+		"done in the end":                       {waits, []error{notApplied(busy), elsewhere(busy), busy, nil}, ""},
+		"it may have been done":                 {waits, []error{busy, unknown(busy)}, "storage: outcome unknown: busy"},
+		"it is wrong":                           {waits, []error{busy, invalid(busy)}, "storage: not applied: storage: invalid command: busy"},
+		"this node was removed":                 {waits, []error{busy, errRemoved}, "storage: not applied: " + errRemoved.Error()},
+		"nobody waits":                          {gone, []error{busy}, "storage: not applied: busy: context canceled"},
+		"nobody waits for what was not done":    {gone, []error{notApplied(busy)}, "storage: not applied: busy: context canceled"},
+		"nobody waits, as the attempt has seen": {gone, []error{context.Canceled}, "storage: not applied: context canceled"},
+	} {
+		attempts := 0
+		err := n.atLeader(x.ctx, func(context.Context, *leadership) error {
+			attempts++
+			return x.says[attempts-1]
+		}, nil)
+		require.Equal(t, len(x.says), attempts, name)
+		if x.want == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.EqualError(t, err, x.want, name)
+		require.ErrorAs(t, err, new(*storage.Failure), name)
+	}
+}
+
+// A node that drains or is closed says so, at once, whatever it is asked for.
+func TestANodeThatEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil).leader()
+	ctx := within(t, 10*time.Second)
+	n.draining.Store(true)
+	a := n.Apply(ctx, increment("1"))[0]
+	require.Equal(t, storage.NotApplied, a.Outcome)
+	require.ErrorIs(t, a.Err, errDraining)
+	err := n.Restore(ctx, strings.NewReader(""))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.ErrorIs(t, err, errDraining)
+
+	require.NoError(t, n.Close())
+	n.draining.Store(false)
+	a = n.Apply(ctx, increment("1"))[0]
+	require.Equal(t, storage.NotApplied, a.Outcome)
+	require.ErrorIs(t, a.Err, errClosed)
+	err = n.Restore(ctx, strings.NewReader(""))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.ErrorIs(t, err, errClosed)
+	_, err = n.View(ctx, storage.Latest)
+	require.ErrorIs(t, err, errClosed)
+	require.NoError(t, ctx.Err(), "nobody waited")
+}
+
+// Whose node is closed while his command is under way is not told that it was not
+// applied, though it would be sent again.
+func TestANodeIsClosedWhileACommandIsUnderWay(t *testing.T) {
+	t.Parallel()
+	var disks gates
+	n := newCluster(t, 1, disks.use).leader()
+	l := n.leading.Load()
+	require.Eventually(t, func() bool { // the first Tick of the leadership
+		return n.fsm.applied() > n.fsm.memberIndex() && l.queue.underWay() == 0
+	}, 10*time.Second, time.Millisecond)
+	open := disks.of(n).shut()
+	t.Cleanup(open)
+	answer := make(chan storage.Answer, 1)
+	go func() { answer <- n.Apply(within(t, 20*time.Second), increment("1"))[0] }()
+	require.Eventually(t, func() bool { return disks.of(n).held.Load() == 1 && l.queue.underWay() == 1 && l.queue.len() == 0 }, 10*time.Second, time.Millisecond)
+	closed := make(chan error, 1)
+	go func() { closed <- n.Close() }()
+	a := <-answer
+	require.Equal(t, storage.Unknown, a.Outcome)
+	require.ErrorIs(t, a.Err, errClosed)
+	open()
+	require.NoError(t, <-closed)
 }

@@ -2,8 +2,12 @@ package cluster
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +32,8 @@ func TestJudge(t *testing.T) {
 		{3, "BAA", "daa"},
 		{3, "AB.", "uu."},
 		{3, "AA.", "aa."},
+		{3, ".AA", ".aa"},
+		{3, "A.B", "u.u"},
 		{3, "A..", "u.."},
 		{3, "ABC", "sss"},
 		{4, "AABB", "ssss"},
@@ -300,4 +306,153 @@ func TestChecksAreOrderedInTime(t *testing.T) {
 		require.True(t, time.Now().Before(deadline), "no check is ordered")
 		_ = c.leader().TransferLeadership(within(t, 10*time.Second), "") // some fail
 	}
+}
+
+// A check is ordered an interval after the latest one, whoever ordered that, and an interval
+// after one that came to nothing, as long as the leadership lasts.
+func TestWhenACheckIsOrdered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{fsm: newFSM(noFatal(t), newMetrics()), cfg: Config{CheckInterval: time.Minute}}
+		ctx, end := context.WithCancel(t.Context())
+		l := &leadership{ctx: ctx, queue: newQueue(10, entrySize)}
+		ordered := func(after time.Duration) *group {
+			t.Helper()
+			begin := time.Now()
+			groups := l.queue.take(t.Context())
+			require.Len(t, groups, 1)
+			require.True(t, groups[0].check)
+			require.Equal(t, after, time.Since(begin))
+			l.queue.free(groups)
+			return groups[0]
+		}
+		time.Sleep(20 * time.Second)
+		go n.orderChecks(l)
+		ordered(40 * time.Second).fail(storage.Refused(errVoid))
+		g := ordered(time.Minute)
+		time.Sleep(5 * time.Second)
+		n.fsm.Apply(logEntry(1, 1, 0))
+		g.fail(storage.Answer{})
+		ordered(time.Minute)
+		end()
+		synctest.Wait()
+		require.Zero(t, l.queue.len())
+	})
+}
+
+// The states of the latest four checks are remembered.
+func TestWhichStatesAreRemembered(t *testing.T) {
+	var s states
+	for i := range uint64(4) {
+		s.note(i+1, "n1", session.Digest{1})
+	}
+	require.Equal(t, []uint64{1, 2, 3, 4}, s.indexes())
+	s.note(5, "n1", session.Digest{1})
+	s.note(3, "n2", session.Digest{2})
+	require.Equal(t, []uint64{2, 3, 4, 5}, s.indexes())
+	require.Equal(t, map[string]session.Digest{"n1": {1}, "n2": {2}}, s.of(3))
+	require.Empty(t, s.of(1))
+}
+
+// Of what nobody writes to half is looked at in each round: a bit that turns there is found
+// in two.
+func TestAllIsLookedAtInTwoRounds(t *testing.T) {
+	n := &Node{ctx: t.Context(), metrics: newMetrics()}
+	for i := range 8 {
+		key := fmt.Sprint("k", i)
+		state := session.New()
+		state.ApplyAll(0, []session.Command{&session.Set{NS: "default", By: session.Maker{Client: "c"}, Key: key, Value: session.Value{Text: "text"}}})
+		_, err := n.digest(check{index: 1, term: 1, state: state.Snapshot()}, i)
+		require.NoError(t, err)
+		state.Stored(session.CounterKey("default", key)).(*session.Counter).Value.Text = "tezt"
+		for round := range 2 {
+			_, again := n.digest(check{index: 2, term: 1, state: state.Snapshot()}, i+1+round)
+			err = errors.Join(err, again)
+		}
+		require.ErrorIs(t, err, session.ErrDamaged, key)
+	}
+}
+
+// A node tells its state again and again until the others have told theirs, or the next check
+// is there. That it agreed before, or knows of a check that it had no part in, says nothing.
+func TestANodeTellsItsStateUntilOthersTellTheirs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.CheckInterval = time.Hour })
+	const before, earlier, now = 997, 998, 999
+	mine, other := session.Digest{1}, session.Digest{2}
+	n := &Node{ // the first of the members, with nothing else to do
+		cfg: c.nodes[0].Node.cfg, raft: c.nodes[0].raft, peers: c.nodes[0].peers, ctx: t.Context(),
+		metrics: newMetrics(), fsm: newFSM(noFatal(t), newMetrics()),
+	}
+	n.cfg.CheckInterval = 8 * time.Millisecond
+	n.states.note(before, "n2", other)
+	for _, id := range []string{"n1", "n2", "n3"} {
+		n.states.note(earlier, id, mine)
+	}
+	n.states.note(now, "n1", mine)
+	compare := func() (done chan struct{}) {
+		done = make(chan struct{})
+		go func() {
+			n.compare(now, mine)
+			close(done)
+		}()
+		return done
+	}
+	told := func() {
+		for _, o := range c.nodes[1:] { // and each time it forgets
+			o.states.note(now, "n1", other)
+			require.Eventually(t, func() bool { return o.states.of(now)["n1"] == mine }, 20*time.Second, time.Millisecond)
+		}
+	}
+	over := func(done chan struct{}) bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	done := compare()
+	for range 3 {
+		told()
+	}
+	require.False(t, over(done))
+	n.fsm.Apply(logEntry(1, 1, 0))
+	require.Eventually(t, func() bool { return over(done) }, 20*time.Second, time.Millisecond, "the next check is there")
+	<-n.fsm.checks
+	require.Zero(t, counted(n.metrics.checks.WithLabelValues("agree")))
+
+	done = compare()
+	for _, o := range c.nodes[1:] {
+		o.states.note(now, o.cfg.ID, mine)
+	}
+	require.Eventually(t, func() bool { return over(done) }, 20*time.Second, time.Millisecond, "they agree")
+	require.EqualValues(t, 1, counted(n.metrics.checks.WithLabelValues("agree")))
+}
+
+// What a node says when it stops names who has which state.
+func TestWhoHasWhichState(t *testing.T) {
+	digests := map[string]session.Digest{"b": {1}, "a": {1}, "d": {0xab, 2}, "c": {0xab, 2}, "x": {3}}
+	for range 20 { // maps have no order
+		for _, v := range []verdict{differs, split} {
+			err := v.sentence(7, []string{"b", "d", "e", "a", "c"}, digests)
+			require.ErrorContains(t, err, "index 7 of the log")
+			require.ErrorContains(t, err, "(a, b have 01000000; c, d have ab020000)")
+			require.Equal(t, v == differs, strings.Contains(err.Error(), "--replace"))
+		}
+	}
+}
+
+// The digest that a node made last is there for others to look at.
+func TestTheLatestDigest(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, func(cfg *Config) { cfg.CheckInterval = time.Hour })
+	n := c.leader()
+	index, digest := n.LatestDigest()
+	require.Zero(t, index)
+	require.Zero(t, digest)
+	c.order()
+	require.Eventually(t, func() bool { return n.agreed() == 1 }, 20*time.Second, time.Millisecond)
+	index, digest = n.LatestDigest()
+	require.NotZero(t, index)
+	require.Equal(t, map[string]session.Digest{"n1": digest}, n.states.of(index))
 }

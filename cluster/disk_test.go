@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -281,4 +283,58 @@ func TestWALMetrics(t *testing.T) {
 	require.Positive(t, value("segment_rotations"))
 	require.EqualValues(t, 3, value("tail_truncations"))
 	require.LessOrEqual(t, value("head_truncations"), 17.0, "what is below zero is no count")
+}
+
+// A folder is made for its owner alone, with nothing of a member in it, and is known again
+// with all that it was told to keep.
+func TestWhatAFolderKeeps(t *testing.T) { onEachStore(t, testWhatAFolderKeeps) }
+
+func testWhatAFolderKeeps(t *testing.T, use func(*Config)) {
+	dir := filepath.Join(tempDir(t), "new")
+	open := func() *disk {
+		cfg := Config{ID: "n1", Dir: dir, BindAddr: "127.0.0.1:0", Logger: testLogger(), Fatal: noFatal(t), segment: 16 << 10}
+		use(&cfg)
+		cfg, err := cfg.withDefaults()
+		require.NoError(t, err)
+		d, err := openDisk(&cfg, newMetrics())
+		require.NoError(t, err)
+		return d
+	}
+	d := open()
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.True(t, d.empty)
+	require.Empty(t, d.cluster)
+	require.Zero(t, d.admitted)
+	require.Zero(t, d.term)
+	incarnation := d.incarnation
+	require.NotEmpty(t, incarnation)
+
+	require.NoError(t, d.admit(7))
+	require.EqualValues(t, 7, d.admitted)
+	require.NoError(t, d.belong("c"))
+	require.NoError(t, d.log.SetUint64(keyTerm, 3))
+	require.NoError(t, d.log.Close())
+	d = open()
+	require.False(t, d.empty, "it has voted")
+	require.Equal(t, incarnation, d.incarnation)
+	require.Equal(t, "c", d.cluster)
+	require.EqualValues(t, 7, d.admitted)
+	require.EqualValues(t, 3, d.term)
+	require.NoError(t, d.log.Close())
+}
+
+// The newest snapshot stays, and the one before it.
+func TestTwoSnapshotsAreKept(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil).leader()
+	for i := range 4 {
+		_, _, err := storage.One(t.Context(), n, increment(fmt.Sprint(i)))
+		require.NoError(t, err)
+		require.NoError(t, await(n.raft.Snapshot(), n.dead))
+		kept, err := filepath.Glob(filepath.Join(n.cfg.Dir, "snapshots", "*", "state.bin"))
+		require.NoError(t, err)
+		require.Len(t, kept, min(i+1, 2))
+	}
 }

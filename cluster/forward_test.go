@@ -444,3 +444,21 @@ next:
 	}
 	return n
 }
+
+// A stream to where nobody leads is given up for the one to the leader.
+func TestTheStreamToAFormerLeaderIsGivenUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	leader, f := c.leader(), c.follower()
+	hangs := listen(t, "127.0.0.1:0") // which takes connections, and answers nothing
+	t.Cleanup(func() { require.NoError(t, hangs.Close()) })
+	former := f.forwardTo(hangs.Addr().String())
+	require.NoError(t, former.queue.add(sized(1)))
+	next := f.forwardTo(leader.Address())
+	require.NotSame(t, former, next)
+	require.Error(t, former.ctx.Err())
+	require.NoError(t, next.ctx.Err())
+	require.Eventually(t, func() bool { return errors.Is(former.queue.add(sized(1)), errElsewhere) }, 10*time.Second, time.Millisecond)
+	_, _, err := storage.One(within(t, 10*time.Second), f, increment("1"))
+	require.NoError(t, err)
+}

@@ -1,19 +1,24 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unique"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/cluster/transport"
+	"example.com/govnode/internal/window"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/proto/govnode/node/v1/nodev1connect"
 	"example.com/govnode/session"
@@ -97,6 +102,8 @@ func TestAnswersAreSplitBySize(t *testing.T) {
 		"a large one between":  {[]storage.Answer{small, large, small, small}, 3},
 		"many":                 {[]storage.Answer{middle, middle, middle, middle, middle, small, middle}, 2},
 		"all large":            {[]storage.Answer{large, large, large, large}, 4},
+		"as much as fits":      {[]storage.Answer{middle, middle, middle, middle}, 1},
+		"twice as much":        {[]storage.Answer{middle, middle, middle, middle, middle, middle, middle, middle}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newTestForwarder()
@@ -217,4 +224,104 @@ func TestAnAnswerThatCannotBeSentEndsItsStream(t *testing.T) {
 	_, err = stream.Receive()
 	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
 	require.Eventually(t, func() bool { return streams() <= before }, 10*time.Second, time.Millisecond)
+}
+
+// A command that is passed on waits for as long as its caller does, and for ten minutes at
+// most, whatever another node says.
+func TestHowLongAForwardedCommandWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for left, want := range map[time.Duration]time.Duration{
+			-time.Second: -time.Second, time.Second: time.Second,
+			10 * time.Minute: 10 * time.Minute, 10*time.Minute + 1: 10 * time.Minute, 1000 * time.Hour: 10 * time.Minute,
+		} {
+			g := decodeBatch(&nodev1.ForwardRequest{Commands: []*nodev1.ForwardedCommand{{Command: session.EncodeCommand(increment("r")), Left: durationpb.New(left)}}})
+			require.Equal(t, want, time.Until(g.commands[0].until), left)
+		}
+	})
+}
+
+// Four batches of a follower wait for their answers, and the others are not read until those
+// are there. A follower that has nothing more to ask ends its stream in order.
+func TestBatchesThatWaitAreBounded(t *testing.T) {
+	var disks gates
+	c := newCluster(t, 2, disks.use)
+	leader, f := c.leader(), c.follower()
+	ctx, cancel := context.WithCancel(within(t, time.Minute))
+	stream, err := f.peers.At(leader.Address()).Forward(ctx)
+	require.NoError(t, err)
+	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
+	defer cancel()
+	require.NoError(t, stream.Send(&nodev1.ForwardRequest{}))
+	_, err = stream.Receive()
+	require.NoError(t, err)
+	sent := uint64(0)
+	send := func() {
+		sent++
+		require.NoError(t, stream.Send(&nodev1.ForwardRequest{Batch: sent, Commands: []*nodev1.ForwardedCommand{
+			{Command: session.EncodeCommand(increment(fmt.Sprint(sent))), Left: durationpb.New(time.Minute)},
+		}}))
+	}
+	answered := func() {
+		t.Helper()
+		r, err := stream.Receive()
+		require.NoError(t, err)
+		require.Len(t, r.GetAnswers(), 1)
+		a := readAnswer(r.GetAnswers()[0])
+		require.NoError(t, a.Err)
+	}
+	for range 3 {
+		send()
+		answered()
+	}
+	l := leader.leading.Load()
+	require.Eventually(t, func() bool { return l.queue.underWay() == 0 }, 10*time.Second, time.Millisecond)
+	open := disks.of(leader).shut()
+	defer open()
+	for range 10 {
+		send()
+	}
+	require.Eventually(t, func() bool { return goroutines("cluster.(*service).Forward(", "window.(*Window).Admit(") == 1 }, 10*time.Second, time.Millisecond)
+	l.queue.mu.Lock()
+	_, line := l.queue.window.Line()
+	waiting := line.Count + l.queue.window.Count(window.InFlight)
+	l.queue.mu.Unlock()
+	require.Equal(t, 4, waiting)
+	open()
+	for range 10 {
+		answered()
+	}
+	require.NoError(t, stream.CloseRequest())
+	_, err = stream.Receive()
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// A leader that drains takes nothing that is passed on to it, and no part of a batch: it may
+// be asked of the next one, all of it. Who was refused opens another stream.
+func TestADrainingLeaderTakesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	leader, f := c.leader(), c.follower()
+	leader.draining.Store(true)
+	a := f.Apply(within(t, 50*time.Millisecond), increment("1"))[0]
+	require.Equal(t, storage.NotApplied, a.Outcome, "%v", a.Err)
+	leader.draining.Store(false)
+	_, _, err := storage.One(within(t, 10*time.Second), f, increment("2"))
+	require.NoError(t, err)
+
+	f.Node.mu.Lock()
+	stream := f.forward
+	f.Node.mu.Unlock()
+	leader.draining.Store(true)
+	g := newGroup([]pending{
+		{raw: session.EncodeCommand(increment("3")), until: time.Now().Add(time.Minute)},
+		{raw: []byte("rubbish"), until: time.Now().Add(time.Minute)},
+	})
+	require.NoError(t, stream.queue.add(g))
+	<-g.done
+	for _, a := range g.answers {
+		require.Equal(t, storage.NotApplied, a.Outcome)
+		require.ErrorIs(t, a.Err, errElsewhere)
+	}
+	leader.draining.Store(false)
+	require.EqualValues(t, 1, count(t, leader, storage.Latest))
 }

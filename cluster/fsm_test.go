@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,6 +15,7 @@ import (
 
 	"example.com/govnode/limiter"
 	"example.com/govnode/session"
+	"example.com/govnode/session/wire"
 )
 
 func logEntry(index, term uint64, at time.Duration, cmds ...session.Command) *raft.Log {
@@ -47,8 +50,12 @@ func TestAnEntryOfAnEarlierLeadershipChangesNothing(t *testing.T) {
 // A node that meets what it does not know stops, and stays stopped.
 func TestUnknownCommandsStopTheNode(t *testing.T) {
 	known := session.EncodeEntry(0, []session.Command{increment("r")})
+	more, err := wire.Entry.Open(bytes.Clone(known))
+	require.NoError(t, err)
+	unknown := wire.Command.Seal([]byte{0xc2, 0x3e, 0}, 0) // kind 1000
+	more = append(append(more, 3<<3|2, byte(len(unknown))), unknown...)
 	for name, l := range map[string]*raft.Log{
-		"kind":    {Index: 3, Term: 1, Extensions: termOf(1), Data: append(bytes.Clone(known), 3<<3|2, 3, 0xc2, 0x3e, 0)}, // 1000
+		"kind":    {Index: 3, Term: 1, Extensions: termOf(1), Data: wire.Entry.Seal(more, 0)},
 		"rubbish": {Index: 3, Term: 1, Extensions: termOf(1), Data: []byte("rubbish")},
 		"no term": {Index: 3, Term: 1, Data: known},
 	} {
@@ -58,6 +65,8 @@ func TestUnknownCommandsStopTheNode(t *testing.T) {
 			require.Equal(t, errStopped, f.Apply(l))
 			require.Len(t, stopped, 1)
 			require.Contains(t, stopped[0].Error(), "log entry 3")
+			require.Equal(t, name == "kind", errors.Is(stopped[0], session.ErrUnknownKind))
+			require.Equal(t, name == "rubbish", strings.Contains(stopped[0].Error(), "--replace"), "what is damaged here is whole elsewhere")
 			require.Equal(t, errStopped, f.Apply(logEntry(4, 1, 0, increment("r"))), "and applies nothing after it")
 			require.Zero(t, counterOf(f))
 			require.Zero(t, f.applied())
@@ -122,6 +131,8 @@ func TestASnapshotThatFailsIsTakenAgain(t *testing.T) {
 	before := f.logged.since()
 	require.Error(t, taken.Persist(&sink{fail: errors.New("disk full")}))
 	require.Equal(t, before, f.logged.since())
+	require.NoError(t, taken.Persist(new(sink)))
+	require.Zero(t, f.logged.since())
 }
 
 func TestABadSnapshotStopsTheNodeAndChangesNothing(t *testing.T) {
@@ -258,4 +269,89 @@ func TestADamagedSnapshotStopsTheNode(t *testing.T) {
 	require.Len(t, stopped, 1)
 	require.ErrorIs(t, stopped[0], session.ErrDamaged)
 	require.ErrorContains(t, stopped[0], "--replace")
+}
+
+// An entry without commands orders a check of the state as it stands there, and no other
+// entry does; of two that have not begun the later one counts.
+func TestAnEntryWithoutCommandsOrdersACheck(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.checked = time.Time{}
+	void := logEntry(1, 2, 0)
+	void.Extensions = termOf(1)
+	f.Apply(void)
+	f.Apply(logEntry(2, 2, 0, increment("a")))
+	f.Apply(logEntry(3, 2, 0, increment("b"), increment("c")))
+	require.Empty(t, f.checks)
+	require.Zero(t, f.lastCheck())
+	f.Apply(logEntry(4, 2, 0))
+	f.Apply(logEntry(5, 3, 0))
+	require.Len(t, f.checks, 1)
+	c := <-f.checks
+	require.EqualValues(t, 5, c.index)
+	require.EqualValues(t, 3, c.term)
+	require.NotZero(t, f.lastCheck())
+}
+
+// A snapshot stands for all that its node had applied before it, and for the changes of
+// members among it: of those nothing is known any more.
+func TestWhatASnapshotStandsFor(t *testing.T) {
+	first := newFSM(noFatal(t), newMetrics())
+	first.Apply(logEntry(9, 1, 0, increment("r")))
+	taken, err := first.Snapshot()
+	require.NoError(t, err)
+	var to sink
+	require.NoError(t, taken.Persist(&to))
+
+	f := newFSM(noFatal(t), newMetrics())
+	require.Zero(t, f.memberIndex())
+	f.StoreConfiguration(3, raft.Configuration{})
+	f.Apply(logEntry(4, 1, 0, increment("r")))
+	require.EqualValues(t, 3, f.memberIndex())
+	require.Positive(t, f.logged.since())
+	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+	require.Zero(t, f.memberIndex())
+	require.Zero(t, f.logged.since())
+	require.EqualValues(t, 9, f.applied())
+}
+
+// Time is written often until the last lease may end, and no longer. Of a snapshot it is
+// not known what is a lease: whatever may be one counts as one, and what was known of the
+// state before it does not.
+func TestTimeIsWrittenSeldomWhereNoLeaseLasts(t *testing.T) {
+	const ns = "default"
+	lapses := func(ttl time.Duration) session.Command {
+		return &session.Set{NS: ns, By: session.Maker{Client: "c"}, Key: "k", TTL: ttl}
+	}
+	leased := newFSM(noFatal(t), newMetrics())
+	leased.Apply(logEntry(1, 1, 0, lapses(2*session.MaxTTL), &session.Begin{NS: ns, Session: "s", Call: "x", TTL: time.Minute}))
+	require.Equal(t, often, leased.due(time.Minute-1))
+	require.Equal(t, seldom, leased.due(time.Minute))
+
+	for ttl, want := range map[time.Duration]cadence{session.MaxTTL: often, session.MaxTTL + 1: seldom} {
+		of := newFSM(noFatal(t), newMetrics())
+		of.Apply(logEntry(1, 1, 0, lapses(ttl)))
+		taken, err := of.Snapshot()
+		require.NoError(t, err)
+		var to sink
+		require.NoError(t, taken.Persist(&to))
+		f := newFSM(noFatal(t), newMetrics())
+		f.Apply(logEntry(1, 1, 0, lapses(time.Hour), &session.Begin{NS: ns, Session: "s", Call: "x", TTL: time.Minute}))
+		require.Equal(t, often, f.due(0))
+		require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+		require.Equal(t, want, f.due(0), ttl)
+	}
+}
+
+// Who listens late is told once of all that has changed; and a node that has applied
+// nothing begins at the beginning of time.
+func TestTheBeginningOfAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFSM(noFatal(t), newMetrics())
+		require.Zero(t, f.begin())
+		for i := range 3 {
+			f.Apply(logEntry(uint64(i+1), 1, 0, increment("r")))
+		}
+		<-f.changed
+		require.Empty(t, f.changed)
+	})
 }

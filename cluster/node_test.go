@@ -101,9 +101,7 @@ func testARestoreFromALogThatIsAhead(t *testing.T, use func(*Config)) {
 		}
 	}
 	for _, n := range c.nodes {
-		left, err := filepath.Glob(filepath.Join(n.cfg.Dir, restoreFiles))
-		require.NoError(t, err)
-		require.Empty(t, left)
+		require.Empty(t, n.leftovers(t))
 	}
 }
 

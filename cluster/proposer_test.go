@@ -8,11 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/window"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -77,6 +79,61 @@ func TestQueue(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Nil(t, newQueue(1, entrySize).take(ctx))
+}
+
+// Two entries are under way at once, and the next goes when one of them is over; whoever
+// closes the queue can wait until all are.
+func TestTwoEntriesAreUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(10, window.Size{Count: 1})
+		for range 3 {
+			require.NoError(t, q.add(sized(1)))
+		}
+		first, second := q.take(t.Context()), q.take(t.Context())
+		third := make(chan []*group, 1)
+		go func() { third <- q.take(t.Context()) }()
+		synctest.Wait()
+		require.Empty(t, third)
+		require.Equal(t, 1, q.len())
+		require.Equal(t, 2, q.underWay())
+		q.free(first)
+		last := <-third
+		require.Len(t, last, 1)
+		require.Equal(t, 2, q.underWay())
+
+		q.close(errElsewhere)
+		idle := make(chan struct{})
+		go func() {
+			q.idle()
+			close(idle)
+		}()
+		for _, groups := range [][]*group{second, last} {
+			synctest.Wait()
+			select {
+			case <-idle:
+				t.Fatalf("%d are under way", q.underWay())
+			default:
+			}
+			q.free(groups)
+		}
+		<-idle
+		require.Zero(t, q.underWay())
+	})
+}
+
+// Two full batches of two followers fill an entry, whatever they are full of.
+func TestTwoBatchesFillAnEntry(t *testing.T) {
+	for name, full := range map[string]func() *group{
+		"of commands": func() *group { return sized(make([]int, batchSize.Count)...) },
+		"of bytes":    func() *group { return sized(batchSize.Bytes) },
+	} {
+		q := newQueue(1<<20, entrySize)
+		for range 3 {
+			require.NoError(t, q.add(full()))
+		}
+		require.Len(t, q.take(t.Context()), 2, name)
+		require.Len(t, q.take(t.Context()), 1, name)
+	}
 }
 
 // held is a cluster of one whose disk is held up, with both entries that may be
@@ -239,6 +296,7 @@ func TestCommandsThatAMemberDoesNotKnow(t *testing.T) {
 		require.ErrorContains(t, answers[1].Err, "member old does not know commands of kind 19")
 		require.NoError(t, answers[2].Err)
 	}
+	require.NoError(t, (&leadership{known: newMembers("new", 19, silentAfter)}).check(&pending{cmd: hash, valid: true}), "one that knows it as the newest")
 	require.NoError(t, old.Close())
 	old.cfg.version = 0
 	c.restart(old)
@@ -269,4 +327,87 @@ func TestCommandsWithoutAMemberThatIsDown(t *testing.T) {
 	require.NoError(t, c.leader().AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
 	_, _, err = storage.One(within(t, 20*time.Second), c.leader(), token("t2"))
 	require.NoError(t, err)
+}
+
+// What nobody wants any more takes no place: neither in the log, nor among those that may
+// be under way.
+func TestWhatNobodyWantsTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil).leader()
+	l := n.leading.Load()
+	require.Eventually(t, func() bool { // the first Tick of the leadership
+		return n.fsm.applied() > n.fsm.memberIndex() && l.queue.underWay() == 0
+	}, 10*time.Second, time.Millisecond)
+	before := n.fsm.applied()
+	for range inFlight + 1 {
+		g := newGroup([]pending{{cmd: increment("late"), raw: session.EncodeCommand(increment("late")), until: time.Now().Add(-time.Second)}})
+		require.NoError(t, l.submit(g))
+		<-g.done
+		require.Equal(t, storage.NotApplied, g.answers[0].Outcome)
+		require.ErrorIs(t, g.answers[0].Err, errTooLate)
+	}
+	_, index, err := storage.One(within(t, 10*time.Second), n, increment("1"))
+	require.NoError(t, err)
+	require.Equal(t, before+1, index)
+	require.EqualValues(t, 1, count(t, n, storage.Latest))
+}
+
+// Whoever drains waits for what is under way, as long as there is time.
+func TestADrainWaitsForWhatIsUnderWay(t *testing.T) {
+	n, open, underWay := held(t, 0)
+	require.ErrorContains(t, n.Drain(within(t, 20*time.Millisecond)), "commands are still under way")
+	open()
+	require.NoError(t, n.Drain(within(t, 10*time.Second)))
+	underWay.Wait()
+}
+
+// An outcome is the future of an entry that is there already.
+type outcome struct {
+	err      error
+	response any
+}
+
+func (o outcome) Error() error  { return o.err }
+func (o outcome) Index() uint64 { return 7 }
+func (o outcome) Response() any { return o.response }
+
+// What became of an entry is said to all commands of it that have no answer: what is not
+// known to be harmless is unknown, and only what was not applied is sent elsewhere. Calls
+// whose lease it found to have run out are told of.
+func TestWhatBecameOfAnEntry(t *testing.T) {
+	found := []session.Lapse{{Session: "s", Call: "c"}}
+	for name, x := range map[string]struct {
+		of   outcome
+		want storage.Outcome
+		says string
+	}{
+		"applied":             {outcome{nil, []session.Result{{Value: 3, Lapsed: found}}}, storage.Applied, ""},
+		"of an earlier term":  {outcome{nil, errVoid}, storage.NotApplied, errVoid.Error()},
+		"the node has failed": {outcome{nil, errStopped}, storage.Unknown, errStopped.Error()},
+		"something else":      {outcome{nil, "rubbish"}, storage.Unknown, "the state machine answered string"},
+		"the leader has lost": {outcome{raft.ErrLeadershipLost, nil}, storage.Unknown, raft.ErrLeadershipLost.Error()},
+		"it was none":         {outcome{raft.ErrNotLeader, nil}, storage.NotApplied, raft.ErrNotLeader.Error()},
+	} {
+		var lapses storage.Lapses
+		var told []session.Lapse
+		lapses.OnLapse(func(l []session.Lapse) { told = append(told, l...) })
+		g := sized(1, 1)
+		g.answers[0] = storage.Refused(errTooLate)
+		l := &leadership{metrics: newMetrics(), lapses: &lapses}
+		l.finish(&entry{groups: []*group{g}}, x.of)
+		<-g.done
+		require.ErrorIs(t, g.answers[0].Err, errTooLate, name)
+		a := g.answers[1]
+		require.Equal(t, x.want, a.Outcome, name)
+		require.Equal(t, x.want == storage.NotApplied, errors.Is(a.Err, errElsewhere), name)
+		if x.want == storage.Applied {
+			require.NoError(t, a.Err)
+			require.EqualValues(t, 3, a.Result.Value)
+			require.EqualValues(t, 7, a.Index)
+			require.Equal(t, found, told)
+			continue
+		}
+		require.ErrorContains(t, a.Err, x.says, name)
+		require.Empty(t, told)
+	}
 }

@@ -109,3 +109,54 @@ func TestAReadDoesNotWaitForAFormerLeader(t *testing.T) {
 	require.NoError(t, leader.TransferLeadership(within(t, 10*time.Second), c.follower(reader).cfg.ID))
 	require.NoError(t, <-read)
 }
+
+// Who gives up waiting for an index is told how far this node has come, and is waited for
+// by nobody.
+func TestWhoGivesUpWaitingForAnIndex(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(3, 1, 0, increment("r")))
+	open, end := context.WithCancel(t.Context())
+	n := &Node{fsm: f, ctx: open}
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, n.wait(ctx, 3))
+	cancel()
+	err := n.wait(ctx, 5)
+	require.ErrorAs(t, err, new(*storage.ReadError))
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "applied 3 of 5")
+	require.Empty(t, f.waiting)
+	end()
+	require.ErrorIs(t, n.wait(t.Context(), 5), errClosed)
+}
+
+// One of two voters is no majority: alone it reads nothing, though it may still think that
+// it leads.
+func TestOneOfTwoReadsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	old := c.leader()
+	c.net.isolate(old.Address(), true)
+	for old.Leader() { // as long as it does
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := old.View(ctx, storage.Latest)
+		cancel()
+		require.ErrorAs(t, err, new(*storage.ReadError))
+	}
+}
+
+// Where a KILL is not swept the leader says so, and nobody else: it is not swept twice.
+func TestTheLeaderSaysWhatIsNotSwept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	leader, f := c.leader(), c.follower()
+	_, index, err := storage.One(within(t, 20*time.Second), leader, &session.Signal{
+		NS: "n", By: session.Maker{Client: "c", Request: "kill"}, Target: session.Target{Scope: session.OfAgent, Name: "a"}, Signal: session.Kill,
+	})
+	require.NoError(t, err)
+	for _, n := range c.nodes {
+		require.NoError(t, n.wait(within(t, 20*time.Second), index))
+		require.Len(t, n.fsm.unswept(), 1)
+	}
+	require.Equal(t, leader.fsm.unswept(), leader.Unswept(t.Context()))
+	require.Empty(t, f.Unswept(t.Context()))
+}

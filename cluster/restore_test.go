@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -323,4 +327,105 @@ func TestARestoreThatNobodyWaitsFor(t *testing.T) {
 	require.True(t, isUnknown(w.end()))
 	require.Eventually(t, func() bool { return n.fsm.now() >= ahead }, 10*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return l.now() >= ahead }, 10*time.Second, time.Millisecond)
+}
+
+// textsOf is a snapshot of so many bytes, whose counter is 1.
+func textsOf(t *testing.T, size int) []byte {
+	t.Helper()
+	last := 1 << 14
+	for range 4 {
+		s := session.New()
+		s.ApplyAll(0, []session.Command{increment("1")})
+		for i := range size >> 16 {
+			n := 65_000
+			if i == 0 {
+				n = last
+			}
+			s.ApplyAll(0, []session.Command{&session.Set{NS: "default", By: session.Maker{Client: "c"}, Key: fmt.Sprint("text", i), Value: session.Value{Text: strings.Repeat("x", n)}}})
+		}
+		var b bytes.Buffer
+		require.NoError(t, session.WriteSnapshot(&b, s.Snapshot()))
+		if b.Len() == size {
+			return b.Bytes()
+		}
+		last += size - b.Len()
+	}
+	t.Fatal("no snapshot has that size")
+	return nil
+}
+
+// leftovers returns what restores have left in the folder of a node.
+func (n *testNode) leftovers(t *testing.T) []string {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(n.cfg.Dir, restoreFiles))
+	require.NoError(t, err)
+	return left
+}
+
+// All of a snapshot comes to the leader, whichever node is given it and however many
+// messages that takes, up to a last one of one byte. One restore after another is done, and
+// none leaves anything behind.
+func TestRestoresOfSeveralMessages(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, nil)
+	for i, size := range []int{1<<20 + 1, 2 << 20, 1<<20 + 1} {
+		for _, n := range c.nodes {
+			_, _, err := storage.One(within(t, 20*time.Second), n, increment(fmt.Sprint("more", i)))
+			require.NoError(t, err)
+			require.NoError(t, n.Restore(within(t, 20*time.Second), bytes.NewReader(textsOf(t, size))))
+			require.EqualValues(t, 1, count(t, n, storage.Latest))
+		}
+	}
+	for _, n := range c.nodes {
+		require.Empty(t, n.leftovers(t))
+	}
+}
+
+// A snapshot that is not there as a whole changes nothing and leaves nothing behind.
+func TestARestoreOfHalfASnapshot(t *testing.T) {
+	t.Parallel()
+	n := newCluster(t, 1, nil).leader()
+	for _, r := range []string{"1", "2"} {
+		_, _, err := storage.One(t.Context(), n, increment(r))
+		require.NoError(t, err)
+	}
+	var whole bytes.Buffer
+	require.NoError(t, n.Save(t.Context(), &whole))
+	half, broken := whole.Bytes()[:whole.Len()/2], errors.New("the connection broke")
+	err := n.Restore(t.Context(), io.MultiReader(bytes.NewReader(half), iotest.ErrReader(broken)))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.ErrorIs(t, err, broken)
+	err = n.Restore(t.Context(), bytes.NewReader(half))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.ErrorIs(t, err, storage.ErrInvalid)
+	require.Empty(t, n.leftovers(t))
+	require.EqualValues(t, 2, count(t, n, storage.Latest))
+	require.NoError(t, await(n.raft.Snapshot(), n.dead), "nothing is staged")
+}
+
+// A restore that is given up in the middle has changed nothing and keeps nothing staged: a
+// snapshot can be taken again.
+func TestARestoreThatIsGivenUpInTheMiddle(t *testing.T) {
+	t.Parallel()
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	n := newCluster(t, 1, func(cfg *Config) {
+		cfg.disk = func(s durable.Store) durable.Store {
+			return &spy{s, func(l *raft.Log) {
+				if l.Extensions[8] == restorePiece {
+					giveUp()
+				}
+			}}
+		}
+	}).leader()
+	for _, r := range []string{"1", "2"} {
+		_, _, err := storage.One(t.Context(), n, increment(r))
+		require.NoError(t, err)
+	}
+	err := n.Restore(ctx, bytes.NewReader(bigState(t)))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err), "%v", err)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, errElsewhere, "it is not for another leader")
+	require.Eventually(t, func() bool { return await(n.raft.Snapshot(), n.dead) == nil }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 2, count(t, n, storage.Latest))
 }

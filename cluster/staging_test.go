@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -86,6 +87,11 @@ func TestARestoreIsDoneByItsLastEntry(t *testing.T) {
 			a.Term = term
 			return insert(whole(t), 3, &a)
 		}, 5},
+		"given up in its place": {func(t *testing.T) []*raft.Log {
+			a := (&restoreEntry{kind: restoreAbandon, at: time.Minute, id: 1, place: 3}).log(term)
+			a.Term = term
+			return insert(whole(t), 3, &a)
+		}, 5},
 		"commands between": {func(t *testing.T) []*raft.Log {
 			return insert(whole(t), 3, logEntry(0, term, time.Minute, increment("between")))
 		}, 2},
@@ -117,6 +123,18 @@ func TestARestoreIsDoneByItsLastEntry(t *testing.T) {
 			}
 			return l
 		}, 2},
+		"too slow from piece to piece": {func(t *testing.T) []*raft.Log {
+			l := whole(t)
+			for i, old := range l {
+				e, err := readRestoreEntry(old)
+				require.NoError(t, err)
+				e.at += time.Duration(i) * (restoreRest + 1)
+				later := e.log(term)
+				later.Term = term
+				l[i] = &later
+			}
+			return l
+		}, 5},
 		"twice": {func(t *testing.T) []*raft.Log { return append(whole(t), whole(t)...) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,14 +150,17 @@ func TestARestoreIsDoneByItsLastEntry(t *testing.T) {
 			}
 			generation := f.state.Generation()
 			for _, l := range tt.log(t) {
-				before := counterOf(f)
+				before, since := counterOf(f), f.logged.since()
 				answer := apply(l)
 				require.Equal(t, index, f.applied())
+				require.Equal(t, since+int64(len(l.Data)), f.logged.since())
 				switch _, done := answer.(*restored); {
 				case done:
 					require.Greater(t, f.state.Generation(), generation)
 					require.GreaterOrEqual(t, f.now(), time.Minute)
 					generation = f.state.Generation()
+					_, err := f.Snapshot()
+					require.NoError(t, err)
 				case isRestore(l):
 					require.Equal(t, before, counterOf(f), "nothing of it is seen before")
 					_, err := f.Snapshot()
@@ -174,6 +195,8 @@ func TestAReplicaThatComesInTheMiddleOfARestore(t *testing.T) {
 		g.Apply(l)
 	}
 	require.NoError(t, g.Restore(io.NopCloser(&before.Buffer)))
+	_, err = g.Snapshot()
+	require.NoError(t, err, "nothing of it is left")
 	for _, l := range log[:3] {
 		g.Apply(l)
 	}
@@ -224,4 +247,43 @@ func TestASnapshotBegunBeforeARestoreCountsForNothing(t *testing.T) {
 	f.Apply(l)
 	require.NoError(t, late.Persist(new(sink)))
 	require.EqualValues(t, len(l.Data), f.logged.since())
+}
+
+// An entry of a restore is as long as its kind asks for, or it was damaged, and with all
+// that a piece may carry it is no longer than others; a kind that is not known is one of
+// another build.
+func TestTheLengthOfAnEntryOfARestore(t *testing.T) {
+	for _, x := range []struct {
+		kind byte
+		body int
+		good bool
+	}{
+		{restoreBegin, 11, false}, {restoreBegin, 12, true}, {restoreBegin, 13, false},
+		{restorePiece, 0, false}, {restorePiece, 1, true}, {restorePiece, 1 + restoreData, true},
+		{restoreEnd, 31, false}, {restoreEnd, 32, true}, {restoreEnd, 33, false},
+		{restoreAbandon, 0, true}, {restoreAbandon, 1, false},
+	} {
+		l := (&restoreEntry{kind: x.kind, body: make([]byte, x.body)}).log(1)
+		require.Less(t, len(l.Data), 256<<10)
+		_, err := readRestoreEntry(&l)
+		require.Equal(t, !x.good, errors.Is(err, session.ErrDamaged), "%c with %d bytes: %v", x.kind, x.body, err)
+		require.Equal(t, x.good, err == nil)
+	}
+	l := (&restoreEntry{kind: 'X'}).log(1)
+	_, err := readRestoreEntry(&l)
+	require.ErrorIs(t, err, session.ErrUnknownKind)
+	require.NotErrorIs(t, err, session.ErrDamaged)
+}
+
+// The digest of a restore is that of all its entries, in their order.
+func TestTheDigestOfARestore(t *testing.T) {
+	of := map[digest]string{}
+	for _, entries := range []string{"", "Pa", "Pb", "Ba", "PaPb", "PbPa", "PbPb", "BaPb", "PaPaPb"} {
+		var d digest
+		for i := 0; i < len(entries); i += 2 { // a kind and a body
+			d = d.with(&restoreEntry{kind: entries[i], body: []byte{entries[i+1]}})
+		}
+		require.NotContains(t, of, d, entries)
+		of[d] = entries
+	}
 }
