@@ -446,7 +446,7 @@ next:
 }
 
 // A stream to where nobody leads is given up for the one to the leader.
-func TestTheStreamToAFormerLeaderIsGivenUp(t *testing.T) {
+func TestAStreamToWhereNobodyLeads(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, nil)
 	leader, f := c.leader(), c.follower()
