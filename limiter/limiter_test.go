@@ -50,8 +50,13 @@ func TestFirstComeFirstServed(t *testing.T) {
 		require.Equal(t, Queued, how)
 		require.Equal(t, i+1, place)
 	}
-	how, _, _ = p.Acquire(sec, ask("e", 0))
-	require.Equal(t, Refused, how, "who does not wait is refused")
+	for _, until := range []time.Duration{0, sec} {
+		how, _, _ = p.Acquire(sec, ask("e", until))
+		require.Equal(t, Refused, how, "who does not wait is refused")
+	}
+	how, _, place := p.Claim(sec, "b")
+	require.Equal(t, Queued, how, "the head has nothing to claim yet")
+	require.Equal(t, 1, place)
 	require.True(t, p.Release(2*sec, token))
 	require.Equal(t, "b?#2(5s) | c d", picture(p, 2*sec), "freed room goes to the head in the same step")
 	how, _, _ = p.Acquire(2*sec, ask("e", 0))
@@ -150,6 +155,11 @@ func TestTicketsLapse(t *testing.T) {
 	require.Equal(t, "a#1(16m30.000000001s) | crashed alive", picture(p, 10*sec-1))
 	p.Settle(10 * sec)
 	require.Equal(t, "a#1(16m30s) | alive", picture(p, 10*sec), "who was not heard of for 10 s has lost his place")
+	require.True(t, p.Hear(18*sec, "alive"))
+	p.Settle(28*sec - 1)
+	require.Len(t, p.Queue, 1, "the head keeps his place as well")
+	require.False(t, p.Hear(28*sec, "alive"), "who has lost it does not get it back")
+	require.Empty(t, p.Queue)
 }
 
 func TestHeavyHeadBlocks(t *testing.T) {
@@ -204,6 +214,91 @@ func TestRenew(t *testing.T) {
 	require.False(t, ok, "a lease that ran out is not resurrected")
 	_, ok = p.Renew(15*sec, token+1, 25*sec)
 	require.False(t, ok)
+
+	_, token, _ = p.Acquire(15*sec, ask("b", 0))
+	end, ok = p.Renew(16*sec, token, 9999*sec)
+	require.True(t, ok)
+	require.Equal(t, 9999*sec, end, "without HoldUntil they do not end")
+}
+
+// A lease can be made to end sooner than it would have.
+func TestALeaseIsCutShort(t *testing.T) {
+	for name, cut := range map[string]func(p *Pool, token uint64) bool{
+		"by a renewal": func(p *Pool, token uint64) bool {
+			end, ok := p.Renew(sec, token, 3*sec)
+			return ok && end == 3*sec
+		},
+		"by its end": func(p *Pool, token uint64) bool { return p.Extend(sec, token, 3*sec, 0) },
+	} {
+		p := &Pool{Slots: 1}
+		_, token, _ := p.Acquire(0, ask("a", 0))
+		require.True(t, cut(p, token), name)
+		p.Settle(3*sec - 1)
+		require.EqualValues(t, 1, p.InUse(), name)
+		p.Settle(3 * sec)
+		require.Zero(t, p.InUse(), name)
+	}
+}
+
+// When something happens next is known of every pool, also of one that was put together
+// field by field and that nobody has looked at.
+func TestDue(t *testing.T) {
+	lease := Lease{Holder: "a", Token: 1, Expires: 7 * sec, Weight: 1}
+	ticket := Ticket{Holder: "b", Weight: 1, Place: Place{Until: 5 * sec}}
+	_, ok := (&Pool{}).Due()
+	require.False(t, ok, "nothing happens in an empty one")
+	for _, tt := range []struct {
+		of   Pool
+		want time.Duration
+	}{
+		{Pool{Leases: []Lease{lease}}, 7 * sec},
+		{Pool{Queue: []Ticket{ticket}}, 5 * sec},
+		{Pool{Leases: []Lease{lease}, Queue: []Ticket{ticket}}, 5 * sec},
+	} {
+		for range 2 {
+			at, ok := tt.of.Due()
+			require.True(t, ok)
+			require.Equal(t, tt.want, at)
+			require.Equal(t, tt.want, tt.of.Next())
+			tt.of.Index()
+		}
+	}
+}
+
+// A pool that was cleared has room again, and its tokens go on; a floor raises them and
+// never lowers them.
+func TestClearAndRaiseToken(t *testing.T) {
+	p := &Pool{Slots: 2}
+	_, token, _ := p.Acquire(0, ask("a", 0))
+	p.Acquire(0, ask("b", 0))
+	p.Acquire(0, ask("c", 60*sec))
+	p.Acquire(0, ask("d", 60*sec))
+	p.Release(0, token)
+	require.Equal(t, "b#2(16m40s) c?#3(5s) | d", picture(p, 0))
+	p.Clear()
+	require.Equal(t, "|", picture(p, 0))
+	require.Zero(t, p.InUse())
+	both := ask("e", 0)
+	both.Weight = 2
+	how, token, _ := p.Acquire(sec, both)
+	require.Equal(t, Granted, how)
+	require.EqualValues(t, 4, token)
+	for _, floor := range []uint64{10, 5} {
+		p.Release(sec, token)
+		p.RaiseToken(floor)
+		_, token, _ = p.Acquire(sec, ask("f", 0))
+	}
+	require.EqualValues(t, 12, token)
+}
+
+// A pool whose slots are given back may have any number of them held; only a rate is
+// bounded in that.
+func TestAPoolHoldsAsMuchAsItHas(t *testing.T) {
+	p := &Pool{Slots: MaxWeight}
+	for i := range MaxHeld + MaxEntries + 1 {
+		how, _, _ := p.Acquire(0, ask(fmt.Sprint(i), 0))
+		require.Equal(t, Granted, how)
+	}
 }
 
 func TestQueueFull(t *testing.T) {
@@ -244,6 +339,7 @@ func TestSettleComposes(t *testing.T) {
 			require.LessOrEqual(t, p.InUse(), p.Slots, "seed %d", seed)
 		}
 		one, two := p.Clone(), p.Clone()
+		two.Index()
 		one.Settle(now + 60*sec)
 		for d := time.Duration(0); d <= 60*sec; d += 700 * time.Millisecond {
 			two.Settle(now + d)

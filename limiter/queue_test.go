@@ -232,6 +232,9 @@ func TestNobodyIsAdmittedAboveHisLimit(t *testing.T) {
 			derived.Index()
 			require.Equal(t, derived.used, p.used)
 			require.Equal(t, derived.claims, p.claims)
+			if at, ok := p.Due(); ok {
+				require.LessOrEqual(t, at, p.Next(), "seed %d", seed)
+			}
 		}
 	}
 	require.Greater(t, claims, 1000)
@@ -246,6 +249,8 @@ func TestAClaimThatIsGivenUpIsPassedOn(t *testing.T) {
 	p.Acquire(0, ask("c", 60*sec))
 	p.Release(sec, token)
 	require.Equal(t, "b?#2(5s) | c", picture(p, sec))
+	require.True(t, p.Claimable("b"))
+	require.False(t, p.Claimable("c"), "it is another's")
 	require.True(t, p.Cancel(sec, "b"))
 	require.Equal(t, "c?#3(5s) |", picture(p, sec))
 	require.False(t, p.Cancel(sec, "b"), "it has nothing any more")
@@ -264,4 +269,45 @@ func TestALeaseIsFoundByItsToken(t *testing.T) {
 	p.Release(0, token)
 	_, ok = p.Lease(token)
 	require.False(t, ok)
+}
+
+// What has run out is there for nobody, whether or not somebody has looked meanwhile: from
+// the instant of its end on nothing can be done with it, and its room went to who waited
+// at that instant.
+func TestNothingIsDoneWithWhatIsOver(t *testing.T) {
+	for name, do := range map[string]func(p *Pool, now time.Duration) bool{
+		"extended": func(p *Pool, now time.Duration) bool { return p.Extend(now, 1, now+60*sec, 0) },
+		"renewed":  func(p *Pool, now time.Duration) bool { _, ok := p.Renew(now, 1, now+60*sec); return ok },
+		"released": func(p *Pool, now time.Duration) bool { return p.Release(now, 1) },
+		"spent":    func(p *Pool, now time.Duration) bool { _, ok := p.Spend(now, 1); return ok },
+	} {
+		for at, want := range map[time.Duration]string{10 * sec: "b?#2(5s) |", 12 * sec: "b?#2(3s) |"} {
+			p := &Pool{Slots: 1}
+			a := ask("a", 0)
+			a.Expires = 10 * sec
+			p.Acquire(0, a)
+			p.Acquire(5*sec, ask("b", 60*sec))
+			require.False(t, p.Claimable("a"), "who holds has nothing to claim")
+			require.False(t, do(p, at), name)
+			require.Equal(t, want, picture(p, at), name)
+		}
+	}
+	for name, do := range map[string]func(p *Pool, now time.Duration, holder string) bool{
+		"heard of": (*Pool).Hear,
+		"given up": (*Pool).Cancel,
+		"claimed": func(p *Pool, now time.Duration, holder string) bool {
+			how, _, _ := p.Claim(now, holder)
+			return how != Gone
+		},
+	} {
+		p := &Pool{Slots: 1}
+		_, token, _ := p.Acquire(0, ask("a", 0))
+		p.Acquire(0, ask("b", 60*sec))
+		require.False(t, do(p.Clone(), 10*sec, "b"), "a place, %s", name)
+		p.Release(0, token)
+		require.False(t, do(p.Clone(), 5*sec, "b"), "a claim, %s", name)
+		p.Acquire(0, ask("c", 60*sec))
+		require.False(t, do(p, 7*sec, "b"), "a claim that was passed on, %s", name)
+		require.Equal(t, "c?#3(3s) |", picture(p, 7*sec), name)
+	}
 }

@@ -39,6 +39,47 @@ func TestRateReturnsByItself(t *testing.T) {
 	require.True(t, ok, "a window has one of its ends")
 }
 
+// How long it takes until there is room follows from what is spent, from what is held,
+// which is spent at the earliest now, and from those who come first.
+func TestFree(t *testing.T) {
+	p := newRate(10, 10*sec)
+	holder := ask("holder", 0)
+	holder.Weight = 2
+	p.Acquire(0, holder)
+	for at, weight := range []int32{3, 1, 2} {
+		_, ok := spend(p, time.Duration(at)*sec, weight)
+		require.True(t, ok)
+	}
+	check := func(weight, slots, priority int32, want time.Duration) {
+		t.Helper()
+		require.Equal(t, want, p.Free(4*sec, weight, slots, priority), "%d of %d", weight, slots)
+	}
+	check(2, 0, 0, 0)
+	check(3, 0, 0, 6*sec)
+	check(5, 0, 0, 6*sec)
+	check(6, 0, 0, 7*sec)
+	check(8, 0, 0, 8*sec)
+	check(10, 0, 0, 10*sec)
+	check(4, 8, 0, 7*sec)
+	check(6, 8, 0, 8*sec)
+	for i, weight := range []int32{5, 9} {
+		r := ask(fmt.Sprint(i), 60*sec)
+		r.Weight, r.Priority = weight, int32(i)
+		how, _, _ := p.Acquire(4*sec, r)
+		require.Equal(t, Queued, how)
+	}
+	check(2, 0, 2, 0)
+	check(1, 0, 1, 10*sec)
+	check(4, 0, 1, 16*sec)
+	check(6, 0, 0, 20*sec)
+	q := newRate(3, 10*sec)
+	require.Zero(t, q.Free(0, 3, 0, 0))
+	require.Equal(t, 10*sec, q.Free(0, 4, 0, 0), "the rest comes with the next window")
+	require.Equal(t, 20*sec, q.Free(0, 7, 0, 0))
+	require.Zero(t, newRate(0, 10*sec).Free(0, 1, 0, 0), "of a rate that never has room")
+	require.Zero(t, (&Pool{Slots: 1}).Free(0, 1, 0, 0), "of what is no rate")
+}
+
 func TestRateQueue(t *testing.T) {
 	p := newRate(1, 10*sec)
 	_, ok := spend(p, 0, 1)
@@ -60,11 +101,151 @@ func TestRateQueue(t *testing.T) {
 	require.True(t, ok)
 	at, _ = p.Turn()
 	require.Equal(t, 22*sec, at, "a grant counts from its claim")
+	require.True(t, p.Waits())
 	_, ok = p.Spend(12*sec, token)
 	require.False(t, ok, "it is spent")
 	p.EndWaits()
 	require.Equal(t, int32(1), p.InUse())
 	require.Empty(t, p.Queue)
+	require.False(t, p.Waits(), "what is spent waits for nothing")
+}
+
+// What nobody has spent yet can be ended, and there is room where it was.
+func TestWhatIsNotSpentIsEnded(t *testing.T) {
+	p := newRate(3, 10*sec)
+	require.False(t, p.Waits())
+	_, ok := spend(p, 0, 1)
+	require.True(t, ok)
+	var tokens []uint64
+	for _, h := range []string{"a", "b"} {
+		_, token, _ := p.Acquire(0, ask(h, 0))
+		tokens = append(tokens, token)
+	}
+	require.True(t, p.Waits(), "somebody holds")
+	p.Acquire(0, ask("c", 60*sec))
+	p.Release(0, tokens[0])
+	require.True(t, p.Claimable("c"))
+	p.Acquire(0, ask("d", 60*sec))
+	p.EndWaits()
+	require.False(t, p.Waits())
+	require.Equal(t, "#2(10s) |", picture(p, 0))
+	require.EqualValues(t, 1, p.InUse())
+	_, ok = spend(p, 0, 2)
+	require.True(t, ok)
+}
+
+// Nobody waits for what returns by itself where there is room, and a claim is waited for.
+func TestATurnThatAClaimIsWaitedFor(t *testing.T) {
+	p := newRate(5, 10*sec)
+	_, token, _ := p.Acquire(0, under(1, "a", 0))
+	p.Acquire(0, under(1, "low", 60*sec))
+	p.Release(0, token)
+	require.True(t, p.Claimable("low"))
+	how, _, _ := p.Acquire(0, under(3, "b", 60*sec))
+	require.Equal(t, Queued, how)
+	_, waits := p.Turn()
+	require.False(t, waits)
+}
+
+// What has returned at a window's end went to who waited then, whatever is done later.
+func TestWhatReturnedWentToWhoWaited(t *testing.T) {
+	for name, do := range map[string]func(p *Pool, now time.Duration, spent uint64){
+		"a longer window":              func(p *Pool, now time.Duration, _ uint64) { p.SetRate(now, 1, 20*sec) },
+		"a longer window is asked for": func(p *Pool, now time.Duration, _ uint64) { p.Under(now, 20*sec) },
+		"a higher limit":               func(p *Pool, now time.Duration, _ uint64) { p.SetSlots(now, 2) },
+		"a charge":                     func(p *Pool, now time.Duration, _ uint64) { p.Charge(now, 1) },
+		"it is given back":             func(p *Pool, now time.Duration, spent uint64) { p.Return(now, 0, spent, 1) },
+	} {
+		p := newRate(1, 10*sec)
+		spent, ok := spend(p, 0, 1)
+		require.True(t, ok)
+		how, _, _ := p.Acquire(5*sec, ask("waiter", 60*sec))
+		require.Equal(t, Queued, how)
+		do(p, 12*sec, spent)
+		p.Settle(12 * sec)
+		require.Contains(t, picture(p, 12*sec), "waiter?#3(3s)", name)
+	}
+}
+
+// What is spent within a 256th of a window is one entry, whoever holds something
+// beside it, and returns with the last of it; each is given back as it was spent.
+func TestEntries(t *testing.T) {
+	const part = 10 * time.Millisecond
+	p := newRate(100, 256*part)
+	spendAt := func(now time.Duration, weight int32) uint64 {
+		token, ok := spend(p, now, weight)
+		require.True(t, ok)
+		return token
+	}
+	first := spendAt(0, 3)
+	p.Acquire(0, ask("holder", 0))
+	again := spendAt(part-1, 4)
+	require.Len(t, p.Leases, 2, "one entry, and who holds")
+	second := spendAt(part, 5)
+	require.Len(t, p.Leases, 3)
+	p.Return(part, 0, first, 1)
+	p.Return(part, part-1, again, 1)
+	require.EqualValues(t, 11, p.InUse(), "one is held, and two of twelve have come back")
+	p.Return(part, part, second, 5)
+	require.Len(t, p.Leases, 2, "nothing is left of what has all come back")
+	p.Settle(257*part - 2)
+	require.EqualValues(t, 6, p.InUse())
+	p.Settle(257*part - 1)
+	require.EqualValues(t, 1, p.InUse())
+	p.Charge(257*part, 7) // that returns by itself as well
+	p.Settle(513*part - 1)
+	require.EqualValues(t, 8, p.InUse())
+	p.Settle(513 * part)
+	require.EqualValues(t, 1, p.InUse())
+	for range 2 {
+		p.Charge(600*part, MaxWeight)
+	}
+	p.Release(600*part, 3)
+	require.EqualValues(t, 1_000_000_000, p.InUse(), "more than the largest limit makes no difference")
+}
+
+// By a longer window what was spent is as few entries as if it had been spent by it.
+func TestALongerWindowHasFewerEntries(t *testing.T) {
+	const part = 10 * time.Millisecond // a 256th of the longer one
+	p := newRate(100, time.Second)
+	for i := range 6 {
+		if i == 4 {
+			p.Acquire(part, ask("holder", 0))
+		}
+		_, ok := spend(p, time.Duration(i)*part/2, int32(1+i))
+		require.True(t, ok)
+	}
+	require.Len(t, p.Leases, 7)
+	p.Under(3*part, 256*part)
+	require.EqualValues(t, 22, p.InUse())
+	require.Len(t, p.Leases, 4)
+	for i, used := range [][2]int32{{22, 19}, {19, 12}, {12, 1}} {
+		at := time.Duration(257+i)*part - part/2
+		p.Settle(at - 1)
+		require.Equal(t, used[0], p.InUse())
+		p.Settle(at)
+		require.Equal(t, used[1], p.InUse())
+	}
+}
+
+// A window that is made shorter than what was spent has been there for lets go of it at
+// once, also where that is so to the instant, and whoever holds something before it.
+func TestAWindowThatHasPassed(t *testing.T) {
+	for name, shorten := range map[string]func(p *Pool, now, per time.Duration){
+		"by who made it":       func(p *Pool, now, per time.Duration) { p.SetRate(now, 2, per) },
+		"by who asks under it": (*Pool).Under,
+	} {
+		for _, per := range []time.Duration{9 * sec, 10 * sec} {
+			p := newRate(2, 3600*sec)
+			p.Acquire(0, ask("holder", 0))
+			_, ok := spend(p, 0, 1)
+			require.True(t, ok)
+			how, _, _ := p.Acquire(5*sec, ask("waiter", 60*sec))
+			require.Equal(t, Queued, how)
+			shorten(p, 10*sec, per)
+			require.True(t, p.Claimable("waiter"), name)
+		}
+	}
 }
 
 func TestReturnAndCharge(t *testing.T) {
@@ -160,6 +341,7 @@ func TestWindowsOfTwoVersions(t *testing.T) {
 	p.Under(9*sec, sec)
 	require.Equal(t, 10*sec, p.Per)
 	require.False(t, p.Suits(19*sec, 10*sec))
+	require.False(t, p.Suits(0, 15*sec), "a longer one counts from when it is asked under")
 	p.Under(19*sec, 10*sec)
 	p.Under(30*sec, sec)
 	require.Equal(t, 10*sec, p.Per, "it was asked under within that time")
@@ -222,6 +404,9 @@ func TestNoWindowOverItsRate(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, entries, MaxEntries)
+			if at, ok := p.Due(); ok {
+				require.LessOrEqual(t, at, p.Next(), "seed %d", seed)
+			}
 		}
 		for i, from := 0, 0; i < len(admitted); i++ {
 			for admitted[i].at-admitted[from].at >= per {
@@ -257,6 +442,17 @@ func TestEntriesAreFew(t *testing.T) {
 		}
 		require.LessOrEqual(t, most, MaxEntries)
 	}
+	// There can be that many, and not one more.
+	const part = 1000
+	p, most := newRate(MaxWeight, 256*part+255), 0
+	for i := range time.Duration(600) {
+		for _, now := range []time.Duration{i * part, (i+1)*part - 1} {
+			_, ok := spend(p, now, 1)
+			require.True(t, ok)
+			most = max(most, len(p.Leases))
+		}
+	}
+	require.Equal(t, MaxEntries, most)
 }
 
 // With as many leases given out as there may be, who could be admitted waits.
@@ -335,4 +531,10 @@ func TestTurnsThatDoNotCome(t *testing.T) {
 	at, comes := p.Turn()
 	require.True(t, comes)
 	require.Equal(t, sec, at)
+	p.Charge(sec/2, 1)
+	p.Cancel(sec/2, "heavy")
+	p.Acquire(sec/2, ask("light", 60*sec))
+	at, comes = p.Turn()
+	require.True(t, comes)
+	require.Equal(t, sec, at, "the first that returns is enough, whatever returns after it")
 }

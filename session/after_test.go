@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -23,11 +24,65 @@ func TestAfterIsWhatStands(t *testing.T) {
 				r := apart.ApplyAll(at[i], []session.Command{c})[0]
 				want = append(want, r)
 				stands(t, apart, c, r)
+				counts(t, apart, c, r)
 			}
 			got := together.ApplyAll(at[i], entries[i])
 			require.Equal(t, encode(want), encode(got), "entry %d: %s", i, show(entries[i]))
 		}
 	})
+}
+
+// counts checks what an answer says of the session and of the first pool.
+func counts(t *testing.T, s *session.State, c session.Command, r session.Result) {
+	t.Helper()
+	var id, pool string
+	switch c := c.(type) {
+	case *session.Begin:
+		switch r.Code {
+		case session.Admitted, session.Queued:
+			id, pool = c.Session, c.Pools[0].Pool
+		case session.ApprovalRequired:
+			id = c.Session
+		case session.Denied, session.CallLimit, session.ToolLimitReached, session.TokenLimit, session.TimedOut, session.KindLimitReached,
+			session.BreakerOpen, session.ConcurrencyLimit, session.QueueFull, session.RateLimited, session.WaitTimeout, session.Stopped,
+			session.ApprovalDenied, session.ApprovalExpired:
+			id = c.Session
+		}
+	case *session.End:
+		if r.Code == session.Ended {
+			id = c.Session
+		}
+	case *session.Cancel:
+		if r.Code == session.WaitCancelled && !r.Repeat {
+			id = c.Session
+		}
+	case *session.Open:
+		if r.Code == session.Done && r.Repeat {
+			id = c.Session
+		}
+	case *session.Close:
+		if r.Code == session.Done {
+			id = c.Session
+		}
+	case *session.Acquire:
+		if r.Code == session.Admitted && !r.Repeat || r.Code == session.Queued {
+			pool = c.Pool
+		}
+	}
+	msg := fmt.Sprintf("%s: %v", show([]session.Command{c}), r.Code)
+	if id != "" {
+		require.Equal(t, s.Get(session.SessionKey(ns, id)).(*session.Session).Counters(), r.Counters, msg)
+	}
+	if pool == "" {
+		return
+	}
+	p := s.Get(session.PoolKey(ns, pool)).(*session.Pool)
+	want := session.Pressure{InUse: p.InUse(), Limit: p.Slots, Threshold: p.Threshold}
+	if id != "" {
+		limits := s.Get(session.SessionKey(ns, id)).(*session.Session).Pin.Limits
+		want.Limit, want.Threshold = limits.MaxConcurrent, limits.Backpressure
+	}
+	require.Equal(t, want, r.Pressure, msg)
 }
 
 func stands(t *testing.T, s *session.State, c session.Command, r session.Result) {

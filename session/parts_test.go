@@ -334,3 +334,39 @@ func TestWhatWasPackedIsNotWrittenInto(t *testing.T) {
 		}
 	}
 }
+
+// So it is with every record that an entry changes in place.
+func TestNoRecordThatWasPackedIsWrittenInto(t *testing.T) {
+	begin := func(call string) *session.Begin {
+		return &session.Begin{NS: ns, Session: "s", Call: call, CallKind: session.Model, Digest: sessiontest.Digest(1), Verdict: session.Verdict{Allow: true},
+			Pools: []session.Want{{Pool: "policy/p1", Weight: 1}}, TTL: time.Minute, Budgets: []session.Charge{{Budget: "hour", Amount: 1}}}
+	}
+	asks := begin("asks")
+	asks.Verdict.Allow = false
+	asks.Asking = &session.Asking{Agent: "a", Required: 1, Denials: 1, Timeout: time.Minute, MaxPending: 1, Request: session.Digest{1}}
+	slot := func(id string) *session.Acquire {
+		return &session.Acquire{NS: ns, Client: "w", Slot: id, Pool: "b", Weight: 1, TTL: time.Minute}
+	}
+	decide := &session.Decide{NS: ns, By: session.Maker{Client: "op"}, ID: session.ApprovalID(ns, "s", "asks"), Session: "s", Call: "asks", Approver: "amy", Approve: true}
+
+	first, second := session.NewPartial(), session.NewPartial()
+	first.ApplyAll(time.Second, append(sessiontest.Setup(),
+		&session.Open{NS: ns, Session: "s", Agent: "a", Digest: sessiontest.Digest(1), IdleTTL: time.Hour}, begin("runs"), asks, slot("one")))
+	kept, heads := map[session.Key]session.Record{}, map[session.Key][]byte{}
+	for k, r := range first.Snapshot().All() {
+		kept[k] = session.Pack(k, r).Next
+		heads[k] = session.Pack(k, kept[k]).Head
+		second.Put(k, kept[k])
+	}
+	for _, r := range second.ApplyAll(2*time.Second, []session.Command{begin("new"), decide, slot("two")}) {
+		require.Contains(t, []session.Code{session.Admitted, session.Done}, r.Code)
+	}
+	changed := 0
+	for k, r := range kept {
+		require.Equal(t, heads[k], session.Pack(k, r).Head, "%s", k)
+		if second.Stored(k) != r {
+			changed++
+		}
+	}
+	require.Equal(t, 6, changed, "a session, its approval, its pool, its budget, a client, its pool")
+}

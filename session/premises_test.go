@@ -113,6 +113,28 @@ func TestNamesThatAreGoneDoNotCount(t *testing.T) {
 	require.Equal(t, session.Done, drop("main"))
 	require.Equal(t, session.Done, drop("more"))
 	require.Nil(t, s.Get(session.PolicyKey(ns, d)))
+
+	// Of those that still point here each but the one that is deleted is kept,
+	// wherever it stands among others.
+	open := func(name string) session.Code {
+		return do(&session.Open{NS: ns, Session: name, Agent: "a", Policy: name, Digest: d, IdleTTL: time.Hour})
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		require.Equal(t, session.Done, put(name, d))
+	}
+	require.Equal(t, session.Done, put("a", other))
+	require.Equal(t, session.Done, drop("c"))
+	require.Equal(t, []string{"b", "d"}, names())
+	require.Equal(t, session.NotFound, open("c"), "its name points to nothing")
+	require.Equal(t, session.Done, open("d"))
+	require.Equal(t, session.Done, do(&session.Close{NS: ns, Session: "d", Digest: d}))
+
+	// A tree is deleted with all the names that it has.
+	gone := &session.DeletePolicy{NS: ns, By: session.Maker{Client: "x"}, Digest: d, Names: names()}
+	require.Equal(t, session.Done, do(gone))
+	require.Equal(t, session.NotFound, do(gone))
+	require.Equal(t, session.NotFound, open("b"))
+	require.EqualValues(t, 1, s.Get(session.NameKey(ns, "b")).(*session.Name).Version, "a name keeps its version")
 }
 
 // What a verdict has seen holds within its range, both ends included, of each
@@ -169,6 +191,26 @@ func TestWhatWasSeenHoldsWithinItsRange(t *testing.T) {
 			require.Equal(t, session.StalePremise, got.Code, "%+v", seen)
 			require.Equal(t, []int64{3, tt.is}, got.Facts)
 			require.Equal(t, before, sessiontest.Dump(s))
+		}
+	}
+}
+
+// Of a pool that nobody has used yet no slot is in use.
+func TestNoSlotOfANewPoolIsInUse(t *testing.T) {
+	d := sessiontest.Digest(1)
+	for _, is := range []int64{0, 1} {
+		s := session.NewPartial()
+		s.ApplyAll(0, sessiontest.Setup())
+		r := s.ApplyAll(0, []session.Command{
+			&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "p1", Digest: d, IdleTTL: time.Hour},
+			&session.Begin{NS: ns, Session: "s", Call: "c", Tool: "ls", Digest: d, Seen: []session.Premise{{Fact: session.FactActiveSlots, Lo: is, Hi: is}},
+				Verdict: session.Verdict{Allow: true}, Pools: []session.Want{{Pool: "policy/p1", Weight: 1}}, TTL: time.Hour},
+		})[1]
+		if is == 0 {
+			require.Equal(t, session.Admitted, r.Code)
+		} else {
+			require.Equal(t, session.StalePremise, r.Code)
+			require.Equal(t, []int64{0}, r.Facts)
 		}
 	}
 }

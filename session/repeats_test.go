@@ -130,6 +130,7 @@ func TestCapsOfTheState(t *testing.T) {
 	setup := append(sessiontest.Setup(),
 		&session.PutPolicy{NS: ns, Name: "big", Digest: d, Tree: []byte{8}, Limits: limits},
 		&session.PutPool{NS: ns, By: session.Maker{Client: "x"}, Pool: "big", Slots: session.MaxSlots, Queue: 2},
+		&session.PutRate{NS: ns, By: session.Maker{Client: "x"}, Rate: "big", Limit: 1, Per: time.Hour, Queue: session.MaxQueue},
 		&session.Open{NS: ns, Session: "s", Agent: "a", Policy: "big", Digest: d, IdleTTL: time.Hour})
 	begin := func(call, tool string) *session.Begin {
 		return &session.Begin{NS: ns, Session: "s", Call: call, Tool: tool, Digest: d, Verdict: session.Verdict{Allow: true},
@@ -149,12 +150,19 @@ func TestCapsOfTheState(t *testing.T) {
 		{"names of a tree", session.MaxNames - 1, func(i int) session.Command {
 			return &session.PutPolicy{NS: ns, By: session.Maker{Client: "x"}, Name: fmt.Sprint("n", i), Digest: d, Tree: []byte{8}, Limits: limits}
 		}, session.TooManyNames},
-		{"a list of large items", session.MaxList / session.MaxItem, func(i int) session.Command {
-			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{strings.Repeat("x", session.MaxItem)}, TTL: time.Hour, From: int64(i)}
+		// 4 MiB, as the documentation has it.
+		{"a list of large items", 64, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: []string{strings.Repeat("x", 64<<10)}, TTL: time.Hour, From: int64(i)}
 		}, session.Overflow},
-		{"a list of small items", session.MaxList / session.MinItemSize / session.MaxAppend, func(i int) session.Command {
-			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: make([]string, session.MaxAppend), TTL: time.Hour, From: int64(i * session.MaxAppend)}
+		{"a list of small items", 256, func(i int) session.Command {
+			return &session.Append{NS: ns, By: session.Maker{Client: "x"}, Key: "k", Items: make([]string, 256), TTL: time.Hour, From: int64(i * 256)}
 		}, session.Overflow},
+		{"what waits at rates", session.MaxOpen + 1, func(i int) session.Command { // the first does not
+			return &session.TakeRate{NS: ns, Client: "w", ID: fmt.Sprint("t", i), Rate: "big", Cost: 1, Wait: time.Minute}
+		}, session.TooManyOpen},
+		{"signals", session.MaxSignals, func(i int) session.Command {
+			return &session.Signal{NS: ns, By: session.Maker{Client: "x"}, Target: session.Target{Scope: session.OfAgent, Name: fmt.Sprint("a", i)}, Signal: session.Stop}
+		}, session.TooManySignals},
 		{"the queue of a pool", 3, func(i int) session.Command { // the first has the slots
 			return &session.Acquire{NS: ns, Client: fmt.Sprint("w", i), Slot: "l", Pool: "big", Weight: session.MaxSlots, TTL: time.Minute, Wait: time.Minute}
 		}, session.QueueFull},
@@ -171,8 +179,13 @@ func TestCapsOfTheState(t *testing.T) {
 			if tt.full.Failure() {
 				require.Equal(t, before, sessiontest.Dump(s))
 			}
-			if tt.name == "tools" {
+			switch tt.name {
+			case "tools":
 				require.Equal(t, session.Admitted, s.ApplyAll(0, []session.Command{begin("known", "t0")})[0].Code)
+			case "signals":
+				stands := tt.c(0).(*session.Signal)
+				stands.Signal = session.Kill
+				require.EqualValues(t, 1, s.ApplyAll(0, []session.Command{stands})[0].Value, "one that stands may be made stronger")
 			}
 		})
 	}

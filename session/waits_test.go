@@ -58,7 +58,11 @@ func TestAskingAgainKeepsThePlace(t *testing.T) {
 	do(0, &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Hour})
 	call := waiter("c", "a")
 	slot := &session.Acquire{NS: ns, Client: "v", Slot: "l", Pool: "a", Weight: 1, TTL: time.Minute, Wait: time.Minute}
+	do(0, &session.PutRate{NS: ns, By: session.Maker{Client: "op"}, Rate: "r", Limit: 1, Per: time.Hour, Queue: 9})
+	do(0, &session.TakeRate{NS: ns, Client: "w", ID: "t", Rate: "r", Cost: 1})
+	take := &session.TakeRate{NS: ns, Client: "v", ID: "t", Rate: "r", Cost: 1, Wait: time.Minute}
 	for at := time.Duration(0); at < time.Minute; at += 9 * time.Second {
+		require.Equal(t, session.Place{Pool: "rate/r", Position: 1}, do(at, take).Queue)
 		require.Equal(t, session.Place{Pool: "a", Position: 1}, do(at, call).Queue)
 		require.Equal(t, session.Place{Pool: "a", Position: 2}, do(at, slot).Queue)
 	}

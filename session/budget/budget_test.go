@@ -25,11 +25,18 @@ func TestAddAndSettle(t *testing.T) {
 	require.EqualValues(t, 7, b.Used)
 	b.Settle(at)
 	require.Zero(t, b.Used)
+	b.Add(at, MaxUsed-1)
 	b.Add(at, MaxUsed)
-	b.Add(at, MaxUsed)
+	require.Equal(t, MaxUsed, b.Used)
+	b.Add(at, 1)
 	require.Equal(t, MaxUsed, b.Used)
 	require.False(t, b.Allows(0))
 	require.Zero(t, b.Left())
+	b.Add(at, -MaxUsed)
+	require.Zero(t, b.Used)
+	require.Zero(t, b.Period, "nothing of it ends")
+	b.Add(at, 4)
+	require.EqualValues(t, 6, b.Left())
 }
 
 // The edges of what is told and of what is allowed.
@@ -51,6 +58,8 @@ func TestTotals(t *testing.T) {
 	require.Equal(t, []int64{1, 3, MaxAmount + 3, MaxAmount, 5}, Totals(nodes))
 	_, problem := Problem(nodes)
 	require.Empty(t, problem)
+	_, problem = Problem([]Node{{"root", "", 0}, {"leaf", "root", 1}})
+	require.Empty(t, problem)
 	at, problem := Problem([]Node{{"a", "", 1}, {"b", "x", 1}})
 	require.Equal(t, 1, at)
 	require.NotEmpty(t, problem)
@@ -58,6 +67,7 @@ func TestTotals(t *testing.T) {
 	_, problem = Problem(loop)
 	require.NotEmpty(t, problem)
 	require.Len(t, Totals(loop), 2, "it ends")
+	require.Equal(t, []int64{0, 1}, Totals([]Node{{"free", "", 0}, {"e", "", 1}}), "what costs nothing")
 	// No sum of many passes what is counted, nor what a number holds.
 	many := []Node{{"root", "", 0}}
 	for range 12 {
