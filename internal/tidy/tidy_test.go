@@ -118,7 +118,7 @@ var mayImport = map[string][]string{
 	"test/examples":                        {},
 	"test/model":                           {"session", "session/approval", "session/budget", "session/ids", "session/wire", "limiter", "test/report"},
 	"test/outside":                         {},
-	"test/alone":                           {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
+	"test/alone":                           {"client", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect"},
 	"test/check":                           {},
 	"test/report":                          {},
 	"test/processes/disks":                 {},

@@ -1,7 +1,8 @@
 // Package alone is what one client does alone with names that nobody else uses: since
 // nothing but its own requests changes what stands under them, it knows what each answer
 // has to say, in every field, without looking at the log. A script goes from step to step,
-// each at any of the nodes, and ends early where nobody answers.
+// each at any of the nodes, by plain requests or by the Go client, and ends early where nobody
+// answers.
 //
 // It is for what the other clients of packages sim and chaos do not do because many of
 // them at once would leave nothing to compare with: the whole life of each kind of thing,
