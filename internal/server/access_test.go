@@ -16,6 +16,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -746,6 +747,28 @@ func TestWhatWasNotThereIsNotTold(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"token_revoked there", "subject_allowed cert:a"}, told())
+}
+
+// Whoever asks once more for a token is told of the one that is there: with its times, which
+// another clock may have told, and not at all once it was revoked.
+func TestARepeatTellsOfTheTokenThatIsThere(t *testing.T) {
+	n := startAsking(t)
+	cluster := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).access
+	hash := sha256.Sum256([]byte(secret))
+	req := &v1.CreateTokenRequest{
+		RequestId: "make-1", Client: "cli", Namespace: "team", TokenId: "first", SecretSha256: hash[:], Roles: []v1.Role{v1.Role_ROLE_OPERATOR}, ExpiresIn: durationpb.New(time.Hour),
+	}
+	made, err := cluster.CreateToken(t.Context(), req)
+	require.NoError(t, err)
+	time.Sleep(2 * time.Millisecond) // the repeat is of another one
+	again, err := cluster.CreateToken(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, proto.Equal(made.Token, again.Token), "%v, and was %v", again.Token, made.Token)
+	_, err = cluster.RevokeToken(t.Context(), &v1.RevokeTokenRequest{Client: "cli", Namespace: "team", TokenId: "first"})
+	require.NoError(t, err)
+	again, err = cluster.CreateToken(t.Context(), req)
+	require.NoError(t, err)
+	require.Nil(t, again.Token)
 }
 
 // Tokens are made, listed and revoked by operators: of their own namespace, or of the

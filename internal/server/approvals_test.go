@@ -416,6 +416,16 @@ func TestStandingSentAgain(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "d").Outcome)
 	require.Nil(t, put())
 	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, n.begin("s", "e").Outcome)
+
+	// So is one for a session that has come to its end meanwhile.
+	req.Scope, req.Name, req.RequestId, req.Uses = v1.StandingScope_STANDING_SCOPE_SESSION, "s", "of-s", 0
+	require.NotNil(t, put())
+	_, err = n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	put()
+	req.RequestId = "another"
+	_, err = n.approvals.PutStanding(n.ctx(), req)
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "open it first")
 }
 
 // Whoever chooses the arguments does not choose which of them people see: all names

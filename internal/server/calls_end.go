@@ -214,7 +214,19 @@ func (e *end) judge(ctx context.Context) error {
 	if e.late = !e.admitted(); e.late {
 		return nil
 	}
+	if h := e.session.Find(e.req.CallId); h != nil { // what is refused takes nothing down
+		names := h.BudgetNames()
+		for _, bill := range e.cmd.Spent {
+			if !slices.Contains(names, bill.Budget) {
+				return otherSpent(bill.Budget)
+			}
+		}
+	}
 	return e.tell(ctx)
+}
+
+func otherSpent(budget string) error {
+	return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", budget)
 }
 
 // admitted reports whether the call was, as the session stood when it was looked at.
@@ -222,8 +234,7 @@ func (e *end) admitted() bool {
 	if h := e.session.Find(e.req.CallId); h != nil {
 		return !h.Waiting()
 	}
-	m := e.session.IDs.Find(e.req.CallId)
-	return m != nil && (session.Code(m.Code()) == session.Ended || session.Code(m.Code()) == session.LeaseLost)
+	return ran(e.session, e.req.CallId)
 }
 
 // tell tells the workflow how the call has ended.
@@ -261,7 +272,7 @@ func (e *end) respond() error {
 	case res.Code == session.NotFound:
 		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
 	case res.Code == session.Invalid && len(res.Names) > 0:
-		return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", res.Names[0])
+		return otherSpent(res.Names[0])
 	case res.Code == session.Invalid:
 		return fault.Invalid("begin", otherBegin)
 	case res.Code.Failure() || res.Code == session.SessionClosed:

@@ -105,6 +105,25 @@ func TestExplainWhatWasApplied(t *testing.T) {
 	}
 }
 
+// Who does not answer when it is to be followed may have had something to tell by the time
+// that it does, which is said.
+func TestWhoIsHeardLate(t *testing.T) {
+	one, two, all := pair(t)
+	f, first := one.follow(&v1.FollowRequest{Cluster: true})
+	require.Equal(t, []string{"n3"}, first.Unreachable)
+	late := startOn(t, one.store, func(c *server.Config) { c.Cluster, c.Node = all, "n3" })
+	late.begin("s", "missed")
+	all.set(peer(one, "n1"), peer(two, "n2"), peer(late, "n3"))
+	m := f.message()
+	for m.Gap == nil {
+		require.Nil(t, m.Event)
+		m = f.message()
+	}
+	require.Equal(t, []string{"n3", "UNHEARD"}, []string{m.Gap.Node, m.Gap.Reason})
+	late.begin("s", "told")
+	require.Equal(t, "told", f.event().CallId)
+}
+
 // One stream has the events of all nodes; its cursor holds for each of them,
 // and for those that have joined since.
 func TestFollowTheCluster(t *testing.T) {

@@ -116,6 +116,17 @@ func TestQuotaOfBytes(t *testing.T) {
 		_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: items, Ttl: durationpb.New(time.Hour)})
 		requireOverQuota(t, err, "bytes") // however they are divided
 	}
+	// What was carried out is answered as it was, though there is no room for it once more.
+	req := &v1.SetRequest{Key: "n", Value: strings.Repeat("x", 90), Client: "c", RequestId: "r"}
+	first, err := n.counters.Set(n.ctx(), req)
+	require.NoError(t, err)
+	n.putQuotas("default", session.Quotas{Bytes: 80})
+	again, err := n.counters.Set(n.ctx(), req)
+	require.NoError(t, err)
+	require.Equal(t, first.Version, again.Version)
+	req.RequestId = "another"
+	_, err = n.counters.Set(n.ctx(), req)
+	requireOverQuota(t, err, "bytes")
 }
 
 // Approvals, pending and decided ones, and those that stand are keys with bytes of their

@@ -24,6 +24,9 @@ func (b *begin) follow(ctx context.Context) error {
 	if b.policy.Workflow() == nil || b.input.Tool == "" || b.session.Phase != session.PhaseOpen || !d.Allowed && d.Ask == nil {
 		return nil
 	}
+	if ran(b.session, b.cmd.Call) {
+		return nil // it is answered as it was, and does not run once more
+	}
 	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
 	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, b.input.Arguments, b.input.Tool)
 	if err != nil || v.Action == engine.RuleAllows {
@@ -38,6 +41,15 @@ func (b *begin) follow(ctx context.Context) error {
 	}
 	b.cmd.Verdict = session.Verdict{Allow: false, Rule: d.Rule}
 	return nil
+}
+
+// ran reports whether a call was admitted and is over.
+func ran(x *session.Session, call string) bool {
+	if x.Find(call) != nil {
+		return false
+	}
+	m := x.IDs.Find(call)
+	return m != nil && (session.Code(m.Code()) == session.Ended || session.Code(m.Code()) == session.LeaseLost)
 }
 
 // byWorkflow writes what a workflow decided in the place of a decision.

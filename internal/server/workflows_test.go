@@ -152,6 +152,17 @@ func TestAWorkflowKnowsRepeats(t *testing.T) {
 	require.NotContains(t, ended, "govnode_open")
 	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.end("s", "a").Outcome)
 	require.Equal(t, ended, n.state())
+	// It does not run once more, so that what is said of its end is no evidence either.
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`)).Outcome)
+	require.Equal(t, ended, n.state())
+	n.did("f", "ci__status", `{}`, map[string]any{"outcome": "red"})
+	red := n.state()
+	n.begin("s", "f", tooled("ci__status", `{}`))
+	green, err := structpb.NewValue(map[string]any{"outcome": "green"})
+	require.NoError(t, err)
+	_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "f", Output: green})
+	require.NoError(t, err)
+	require.Equal(t, red, n.state())
 
 	refused := n.begin("s", "b", tooled("Bash", `{"command": "ls"}`))
 	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, refused.Outcome)
@@ -173,8 +184,11 @@ func TestAWorkflowKnowsRepeats(t *testing.T) {
 	n.begin("t", "x", tooled("Read", `{"path": "PLAN"}`))
 	other := proto.CloneOf(begin)
 	other.ArgumentsJson = `{"path": "OTHER"}`
-	_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "t", CallId: "x", Status: v1.Status_STATUS_SUCCEEDED, Begin: other})
+	_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "t", CallId: "x", Status: v1.Status_STATUS_SUCCEEDED, Begin: other})
 	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "begin: ")
+	// Nor does one that names a budget which the call is not charged to.
+	_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "t", CallId: "x", Status: v1.Status_STATUS_SUCCEEDED, Spent: []*v1.BudgetAmount{{Budget: "other"}}})
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", "spent: ")
 	require.Equal(t, "read the plan", n.begin("t", "y", tooled("Edit", `{}`)).Reason)
 }
 

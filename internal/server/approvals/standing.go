@@ -114,6 +114,11 @@ func (s *Service) hasSession(ctx context.Context, cmd *session.PutStanding) erro
 		return fault.OfRead(err)
 	}
 	if x, _ := found.Record.(*session.Session); x == nil || x.Phase != session.PhaseOpen {
+		if c, err := s.Store.Get(ctx, session.ClientKey(cmd.NS, cmd.By.Client), storage.Latest); err != nil {
+			return fault.OfRead(err)
+		} else if by, _ := c.Record.(*session.Client); by != nil && by.IDs.Find(cmd.By.Request) != nil {
+			return nil // it is a repeat, from when it was open
+		}
 		return fault.NotFound("name", "there is no open session %q; open it first, for one that is opened later it would not stand", cmd.Of.Name)
 	}
 	return nil

@@ -62,8 +62,8 @@ func (s *Store) List(ctx context.Context, kind byte, p Page, read storage.Read, 
 	return entries, entries[p.Size-1].Key.Name(), view, nil
 }
 
-// ReadAll returns records of one kind and one namespace as they stood at one
-// instant, in the order of their keys; nil for what is absent.
+// ReadAll returns records of one namespace as they stood at one instant, in the order
+// of their keys; nil for what is absent.
 func (s *Store) ReadAll(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
 	if store, ok := s.Reader.(storage.Gatherer); ok {
 		return readAtOnce(ctx, store, keys)
@@ -124,17 +124,19 @@ func (s *Store) readView(ctx context.Context, keys []session.Key, read storage.R
 	if err != nil {
 		return nil, 0, fault.OfRead(err)
 	}
-	wanted := make(map[session.Key]session.Record, len(keys))
+	wanted, prefixes := make(map[session.Key]session.Record, len(keys)), map[session.Key]bool{}
 	for _, key := range keys {
 		wanted[key] = nil
+		prefixes[session.Prefix(key.Kind(), key.Namespace())] = true
 	}
-	prefix := session.Prefix(keys[0].Kind(), keys[0].Namespace())
-	entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
-	if err != nil {
-		return nil, 0, fault.OfRead(err)
-	}
-	for _, e := range entries {
-		wanted[e.Key] = e.Record
+	for prefix := range prefixes { // order-free: they are put where they belong
+		entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
+		if err != nil {
+			return nil, 0, fault.OfRead(err)
+		}
+		for _, e := range entries {
+			wanted[e.Key] = e.Record
+		}
 	}
 	found = make([]session.Record, len(keys))
 	for i, key := range keys {

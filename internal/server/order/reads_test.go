@@ -33,3 +33,22 @@ func TestReadsTogetherAreOfOneInstant(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok)
 }
+
+// Records of several kinds are read from one view as well as those of one.
+func TestAViewHasRecordsOfAllKinds(t *testing.T) {
+	m := storage.NewMemory(func() time.Duration { return 0 })
+	defer func() { require.NoError(t, m.Close()) }()
+	for _, c := range []session.Command{
+		&session.Set{NS: "n", By: session.Maker{Client: "c", Request: "r"}, Key: "a", Value: session.Value{Text: "x"}},
+		&session.PutPool{NS: "n", By: session.Maker{Client: "c", Request: "s"}, Pool: "p", Slots: 1, Queue: 1},
+	} {
+		require.NoError(t, m.Apply(t.Context(), c)[0].Failure())
+	}
+	keys := []session.Key{session.PoolKey("n", "p"), session.CounterKey("n", "b"), session.ClientKey("n", "c"), session.CounterKey("n", "a")}
+	found, _, err := New(m, nil, nil, nil).readView(t.Context(), keys, storage.Latest)
+	require.NoError(t, err)
+	require.IsType(t, &session.Pool{}, found[0])
+	require.Nil(t, found[1])
+	require.IsType(t, &session.Client{}, found[2])
+	require.Equal(t, "x", found[3].(*session.Counter).Value.Text)
+}

@@ -159,17 +159,17 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		return q.admitEnd(ctx, cmd)
 	}
 	var own session.Key
-	var client string
+	var client, request string
 	var most func(*session.Quotas) (name string, most int64)
 	var used func(*session.Tally) int64
 	var bytes int64
-	keys := func(k session.Key, by string, size int) {
-		own, client, bytes = k, by, int64(size)
+	keys := func(k session.Key, by session.Maker, size int) {
+		own, client, request, bytes = k, by.Client, by.Request, int64(size)
 		most = func(x *session.Quotas) (string, int64) { return "keys", x.Keys }
 		used = func(t *session.Tally) int64 { return t.Keys }
 	}
-	pools := func(k session.Key, by string) {
-		own, client = k, by
+	pools := func(k session.Key, by session.Maker) {
+		own, client, request = k, by.Client, by.Request
 		most = func(x *session.Quotas) (string, int64) { return "pools", x.Pools }
 		used = func(t *session.Tally) int64 { return t.Pools }
 	}
@@ -179,48 +179,48 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		most = func(x *session.Quotas) (string, int64) { return "sessions", x.Sessions }
 		used = func(t *session.Tally) int64 { return t.Sessions }
 	case *session.PutPolicy:
-		own, client, bytes = session.NameKey(c.NS, c.Name), c.By.Client, int64(len(c.Tree))
+		own, client, request, bytes = session.NameKey(c.NS, c.Name), c.By.Client, c.By.Request, int64(len(c.Tree))
 		most = func(x *session.Quotas) (string, int64) { return "policies", x.Policies }
 		used = func(t *session.Tally) int64 { return t.Policies }
 	case *session.PutPool:
-		pools(session.PoolKey(c.NS, c.Pool), c.By.Client)
+		pools(session.PoolKey(c.NS, c.Pool), c.By)
 	case *session.PutRate:
-		pools(session.PoolKey(c.NS, session.RatePool(c.Rate)), c.By.Client)
+		pools(session.PoolKey(c.NS, session.RatePool(c.Rate)), c.By)
 	case *session.Set:
-		keys(session.CounterKey(c.NS, c.Key), c.By.Client, len(c.Value.Text))
+		keys(session.CounterKey(c.NS, c.Key), c.By, len(c.Value.Text))
 	case *session.Increment:
-		keys(session.CounterKey(c.NS, c.Key), c.By.Client, 0)
+		keys(session.CounterKey(c.NS, c.Key), c.By, 0)
 	case *session.Append:
 		size := 0
 		for _, item := range c.Items {
 			size += len(item)
 		}
-		keys(session.ListKey(c.NS, c.Key), c.By.Client, size)
+		keys(session.ListKey(c.NS, c.Key), c.By, size)
 	case *session.PutBudget:
-		keys(session.BudgetKey(c.NS, c.Budget), c.By.Client, 0)
+		keys(session.BudgetKey(c.NS, c.Budget), c.By, 0)
 	case *session.PutHash:
-		keys(session.HashKey(c.NS, c.Tool), c.By.Client, 0)
+		keys(session.HashKey(c.NS, c.Tool), c.By, 0)
 	case *session.PutStanding:
-		keys(session.StandingKey(c.NS, c.Of.ID()), c.By.Client, len(c.Shown))
+		keys(session.StandingKey(c.NS, c.Of.ID()), c.By, len(c.Shown))
 	case *session.Ask:
-		keys(session.ApprovalKey(c.NS, c.ID), c.By.Client, len(c.Preview)+len(c.Reason))
+		keys(session.ApprovalKey(c.NS, c.ID), c.By, len(c.Preview)+len(c.Reason))
 	case *session.Begin:
 		if c.Asking == nil {
 			return nil
 		}
-		keys(session.ApprovalKey(c.NS, session.ApprovalID(c.NS, c.Session, c.Call)), "", len(c.Asking.Preview)+len(c.Asking.Reason))
+		keys(session.ApprovalKey(c.NS, session.ApprovalID(c.NS, c.Session, c.Call)), session.Maker{}, len(c.Asking.Preview)+len(c.Asking.Reason))
 	case *session.Acquire:
 		client = c.Client
 	case *session.TakeRate:
 		client = c.Client
 	case *session.AdjustBudget:
-		client = c.By.Client
+		client, request = c.By.Client, c.By.Request
 	default:
 		return nil
 	}
 	ns := cmd.Namespace()
 	x := q.Of(ctx, ns)
-	if x == (session.Quotas{}) || q.asked(ctx, cmd) {
+	if x == (session.Quotas{}) || q.asked(ctx, cmd) || q.repeats(ctx, ns, client, request) {
 		return nil
 	}
 	if most != nil {
@@ -239,6 +239,17 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		return q.refuse(ns, "bytes", x.Bytes)
 	}
 	return nil
+}
+
+// repeats reports whether a request was carried out before, as far as this node has seen:
+// then it adds nothing, and is answered as it was.
+func (q *Quotas) repeats(ctx context.Context, ns, client, request string) bool {
+	if client == "" || request == "" {
+		return false
+	}
+	found, err := q.store.Get(ctx, session.ClientKey(ns, client), storage.Nearby)
+	c, _ := found.Record.(*session.Client)
+	return err == nil && c != nil && c.IDs.Find(request) != nil
 }
 
 // asked reports whether nobody is asked anew by a command that asks for an approval: that

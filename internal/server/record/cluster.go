@@ -86,6 +86,7 @@ type voice struct {
 	g      *gathering
 	node   string
 	spoken bool
+	missed bool // it did not answer when it was to tell what comes from then on
 }
 
 // say hands on what came from the node. After its first word a node waits until
@@ -185,6 +186,7 @@ func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.Foll
 		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
 			return
 		}
+		v.missed = req.After == "" && !req.FromOldest
 		select {
 		case <-time.After(followPause):
 		case <-ctx.Done():
@@ -227,6 +229,10 @@ func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowReques
 		silence.Stop() // whoever reads slowly is not its silence
 		m := stream.Msg()
 		req.After, req.FromOldest = m.Cursor, false
+		if v.missed && m.Gap == nil {
+			m.Gap = &v1.Gap{Node: v.node, Reason: gapUnheard}
+		}
+		v.missed = false
 		if err := v.say(ctx, &v1.FollowResponse{Event: m.Event, Gap: m.Gap, Cursor: m.Cursor}, nil); err != nil {
 			return err
 		}

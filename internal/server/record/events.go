@@ -32,6 +32,7 @@ const (
 	gapOverwritten = "OVERWRITTEN"
 	gapRestarted   = "RESTARTED"
 	gapLeft        = "LEFT"
+	gapUnheard     = "UNHEARD"
 )
 
 // Follow streams the governance events of this node, or of all.

@@ -99,6 +99,18 @@ func (s *Service) CreateToken(ctx context.Context, req *v1.CreateTokenRequest) (
 	}
 	s.tell(ctx, a, record.Change{Event: "token_created", Name: t.ID, NS: cmd.NS, By: cmd.By, Says: strings.Join(roleNames(t.Roles), ",")})
 	out := &v1.CreateTokenResponse{Token: tokenOf(&t), Index: a.Index}
+	if a.Result.Repeat { // it was made by another clock, and may have been used or revoked since
+		found, err := s.Store.Get(ctx, session.AccessKey(cmd.NS), storage.Latest)
+		if err != nil {
+			return nil, fault.OfRead(err)
+		}
+		out.Token = nil
+		if x, _ := found.Record.(*session.Access); x != nil {
+			if is := x.FindToken(t.ID); is != nil {
+				out.Token = tokenOf(is)
+			}
+		}
+	}
 	if s.Authority != nil {
 		out.AuthoritySha256 = s.Authority()
 	}

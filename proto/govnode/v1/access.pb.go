@@ -612,7 +612,7 @@ func (x *CreateTokenRequest) GetNode() string {
 
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // absent in the answer to a repeat if it was revoked since
 	Index uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// SHA-256 of the certificate of the authority that vouches for the node that answers;
 	// empty where that has no TLS. A join token carries it.

@@ -97,8 +97,8 @@ func (x *RepairIDsRequest) GetNewerThan() int64 {
 
 type RepairIDsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lowered       bool                   `protobuf:"varint,1,opt,name=lowered,proto3" json:"lowered,omitempty"` // something was closed that is open now
-	NewerThan     int64                  `protobuf:"varint,2,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"`
+	Lowered       bool                   `protobuf:"varint,1,opt,name=lowered,proto3" json:"lowered,omitempty"`                      // something was closed that is open now
+	NewerThan     int64                  `protobuf:"varint,2,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"` // 0 in the answer to a repeat of a request without one
 	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

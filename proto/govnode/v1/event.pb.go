@@ -384,7 +384,8 @@ type Gap struct {
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// OVERWRITTEN: newer events took their place. RESTARTED: the node, or its
 	// events of this namespace, began anew. LEFT: the node is no member any more,
-	// and nobody can say whether it had more to tell.
+	// and nobody can say whether it had more to tell. UNHEARD: the node did not answer
+	// when it was to be followed from then on; what it had to tell until now is not told.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How many of this namespace, of all types; 0 where that cannot be said.
 	Missed        uint64 `protobuf:"varint,3,opt,name=missed,proto3" json:"missed,omitempty"`
