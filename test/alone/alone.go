@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -32,11 +33,15 @@ const Prefix = "alone"
 type Client struct {
 	name    string
 	shipped *client.Client
+	another func(name string) (*client.Client, error)
 	nodes   []*node
 	people  map[string][]govnodev1connect.ApprovalServiceClient // at each node
 	known   bool                                                // people are known by what they show, and do not say who they are
 	rng     *rand.Rand
 	broke   func(text string)
+	// Shows is what the client shows of who it is, which may be another the next time; nil
+	// where that is nothing.
+	Shows func() string
 }
 
 // A node is the API of one.
@@ -57,7 +62,10 @@ type node struct {
 // who vote, with how each of them reaches the nodes: nil for one who says his name. What an
 // answer says and must not is told to broke.
 func New(name string, urls []string, own *http.Client, shipped *client.Client, people map[string]*http.Client, rng *rand.Rand, broke func(text string)) *Client {
-	c := &Client{name: name, shipped: shipped, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
+	another := func(name string) (*client.Client, error) {
+		return client.New(client.Config{Addresses: urls, Name: name, HTTPClient: own, Logger: slog.New(slog.DiscardHandler)})
+	}
+	c := &Client{name: name, shipped: shipped, another: another, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
 	for _, u := range urls {
 		c.nodes = append(c.nodes, &node{
 			counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
@@ -105,6 +113,7 @@ var scripts = []struct {
 	{"ruled", ruled}, {"aged", aged}, {"mixed", mixed}, {"quotas", quotas},
 	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped},
 	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
+	{"folders", folders}, {"closes", closes},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
@@ -123,21 +132,33 @@ func (c *Client) Only(ctx context.Context, name string) (steps int, whole bool) 
 func (c *Client) play(outer context.Context, name string, run func(*script)) (steps int, whole bool) {
 	ctx, cancel := context.WithTimeout(outer, lasts)
 	defer cancel()
-	s := &script{Client: c, ctx: ctx, outer: outer, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
-	run(s)
+	s := &script{Client: c, shown: c.shows(), ctx: ctx, outer: outer, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
+	if run(s); s.behind != nil {
+		s.behind()
+	}
 	return s.steps, !s.over
+}
+
+func (c *Client) shows() string {
+	if c.Shows == nil {
+		return ""
+	}
+	return c.Shows()
 }
 
 // A script is one that is under way.
 type script struct {
 	*Client
-	ctx   context.Context
-	outer context.Context // for what may last longer
-	own   string          // part of all names that it uses
-	steps int             // that were answered
-	last  string          // the step that was asked for last
-	tries int             // how often it was sent
-	over  bool            // nobody knows how things stand any more, or it is known to be wrong
+	shown  string // when it began
+	ctx    context.Context
+	outer  context.Context // for what may last longer
+	own    string          // part of all names that it uses
+	steps  int             // that were answered
+	last   string          // the step that was asked for last
+	tries  int             // how often it was sent
+	over   bool            // nobody knows how things stand any more, or it is known to be wrong
+	single bool            // nothing is asked for again that was answered
+	behind func()          // what is asked at the end; nil for nothing
 }
 
 // id draws the id of a request.
@@ -154,11 +175,13 @@ func told[R any](s *script, step string, ask func(context.Context, *node) (R, er
 	for s.tries = 1; s.tries <= asks; s.tries++ {
 		at := s.nodes[s.rng.IntN(len(s.nodes))]
 		asking, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+		begun := time.Now()
 		res, err := ask(asking, at)
 		cancel()
 		if err == nil {
 			s.steps++
-			return res, "", true
+			again(s, res, begun, ask)
+			return res, "", !s.over
 		}
 		if reason := refused(err); reason != "" {
 			s.steps++
@@ -210,7 +233,9 @@ func (s *script) wrong(wrong bool, format string, args ...any) {
 	if s.over || !wrong {
 		return
 	}
-	s.over = true
+	if s.over = true; s.shows() != s.shown {
+		return // what it holds is that of who it was
+	}
 	s.broke(fmt.Sprintf("%s, %s (asked %d times, %d steps): %s", s.own, s.last, s.tries, s.steps, fmt.Sprintf(format, args...)))
 }
 

@@ -48,6 +48,15 @@ func (s *script) session(attributes map[string]string) bool {
 	x := res.Session
 	s.wrong(x.SessionId != s.own || x.AgentId != s.own || x.PolicyName != s.own || x.State != v1.SessionState_SESSION_STATE_OPEN ||
 		x.IdleTtl.AsDuration() != 3*time.Hour || !maps.Equal(x.Attributes, attributes), "the session is %v", x)
+	s.behind = func() { // whatever has become of it and of its policy
+		res, reason, ok := told(s, "create the session again", func(ctx context.Context, n *node) (*v1.CreateSessionResponse, error) {
+			return n.sessions.CreateSession(ctx, req)
+		})
+		if y := res.GetSession(); ok && reason == "" {
+			s.wrong(y.SessionId != s.own || y.AgentId != s.own || y.PolicyName != s.own || y.PolicyVersion != x.PolicyVersion || y.PolicyDigest != x.PolicyDigest ||
+				y.IdleTtl.AsDuration() != 3*time.Hour || !maps.Equal(y.Attributes, attributes), "the session is %v, and was %v", y, x)
+		}
+	}
 	return !s.over
 }
 

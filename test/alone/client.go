@@ -428,3 +428,46 @@ func capped(s *script) {
 		s.wrong(res.Outcome == v1.Outcome_OUTCOME_ADMITTED && res.Token <= slot.Token(), "the token is %d, and %d was given out before", res.Token, slot.Token())
 	}
 }
+
+// closes ends a client that holds slots and calls: where it says that it has given back all
+// of them nothing is held any more.
+func closes(s *script) {
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 8, RequestId: s.id(), Client: s.own}
+	if _, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) }); !ok {
+		return
+	}
+	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+		return
+	}
+	c, err := s.another(s.own)
+	if s.wrong(err != nil, "there is no client: %v", err); s.over {
+		return
+	}
+	all := true
+	for range 1 + s.rng.IntN(4) {
+		ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
+		if s.rng.IntN(2) == 0 {
+			_, err = c.Acquire(ctx, s.own, client.TTL(long.AsDuration()), client.Wait(client.NoWait))
+		} else {
+			_, err = c.Session(s.own).Begin(ctx, client.Call{Tool: "one", Pools: []client.Want{{Pool: s.own}}, TTL: long.AsDuration(), Wait: client.NoWait})
+		}
+		cancel()
+		all = all && err == nil // else it may be given back behind the scenes, or not
+	}
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(time.Duration(s.rng.Int64N(int64(time.Second)))):
+	}
+	s.last, s.tries = "close", 1
+	if err := c.Close(); err != nil || !all {
+		return
+	}
+	got, ok := done(s, "get the pool", func(ctx context.Context, n *node) (*v1.GetPoolResponse, error) {
+		return n.slots.GetPool(ctx, &v1.GetPoolRequest{Pool: s.own})
+	})
+	s.wrong(ok && got.Pool.InUse != 0, "the pool is %v", got.GetPool())
+	res, ok := done(s, "get the session", func(ctx context.Context, n *node) (*v1.GetSessionResponse, error) {
+		return n.sessions.GetSession(ctx, &v1.GetSessionRequest{SessionId: s.own})
+	})
+	s.wrong(ok && (len(res.Session.OpenCalls) > 0 || res.Session.Executions != res.Session.Calls), "the session is %v", res.GetSession())
+}

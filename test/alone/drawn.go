@@ -58,9 +58,35 @@ func (r *rule) matches(fields map[string]any) bool {
 	return regexp.MustCompile(r.value.(string)).MatchString(text)
 }
 
+// says is what the reference says of a call: of rules in the order of their priority the
+// first that matches decides, and one that denies wins over one that asks, wherever it
+// stands.
+func says(rules []*rule, otherwise string, fields map[string]any) (outcome v1.Outcome, by string) {
+	for i, r := range rules {
+		if !r.matches(fields) {
+			continue
+		}
+		switch r.action {
+		case "allow", "audit":
+			return v1.Outcome_OUTCOME_ADMITTED, r.name
+		case "deny", "block":
+			return v1.Outcome_OUTCOME_DENIED_BY_POLICY, r.name
+		}
+		for _, other := range rules[i+1:] {
+			if (other.action == "deny" || other.action == "block") && other.matches(fields) {
+				return v1.Outcome_OUTCOME_DENIED_BY_POLICY, other.name
+			}
+		}
+		return v1.Outcome_OUTCOME_APPROVAL_REQUIRED, r.name
+	}
+	if otherwise == "deny" {
+		return v1.Outcome_OUTCOME_DENIED_BY_POLICY, ""
+	}
+	return v1.Outcome_OUTCOME_ADMITTED, ""
+}
+
 // drawn makes calls under rules that are drawn, and holds each to what the reference says
-// of them: the first that matches by priority decides, and one that denies wins over one
-// that asks, wherever it stands.
+// of them.
 func drawn(s *script) {
 	pick := func(of ...string) string { return of[s.rng.IntN(len(of))] }
 	var rules []*rule
@@ -94,29 +120,6 @@ func drawn(s *script) {
 		return
 	}
 	slices.SortStableFunc(rules, func(a, b *rule) int { return cmp.Compare(b.priority, a.priority) })
-	says := func(fields map[string]any) (outcome v1.Outcome, by string) {
-		for i, r := range rules {
-			if !r.matches(fields) {
-				continue
-			}
-			switch r.action {
-			case "allow", "audit":
-				return v1.Outcome_OUTCOME_ADMITTED, r.name
-			case "deny", "block":
-				return v1.Outcome_OUTCOME_DENIED_BY_POLICY, r.name
-			}
-			for _, other := range rules[i+1:] {
-				if (other.action == "deny" || other.action == "block") && other.matches(fields) {
-					return v1.Outcome_OUTCOME_DENIED_BY_POLICY, other.name
-				}
-			}
-			return v1.Outcome_OUTCOME_APPROVAL_REQUIRED, r.name
-		}
-		if otherwise == "deny" {
-			return v1.Outcome_OUTCOME_DENIED_BY_POLICY, ""
-		}
-		return v1.Outcome_OUTCOME_ADMITTED, ""
-	}
 	for range 8 {
 		fields, arguments, about := map[string]any{}, map[string]any{}, map[string]any{}
 		if s.rng.IntN(5) > 0 {
@@ -136,7 +139,7 @@ func drawn(s *script) {
 		a, _ := json.Marshal(arguments)
 		c, _ := json.Marshal(about)
 		req.ArgumentsJson, req.ContextJson = string(a), string(c)
-		want, by := says(fields)
+		want, by := says(rules, otherwise, fields)
 		res := s.begin(req)
 		if s.over {
 			return
@@ -148,6 +151,87 @@ func drawn(s *script) {
 			s.wrong(said.Decision.GetAllowed() != (want == v1.Outcome_OUTCOME_ADMITTED) || said.Decision.GetMatchedRule() != by, "of %v Evaluate says %v, want %v by %q; the policy is\n%s", fields, said, want, by, text)
 		}
 	}
+}
+
+// folders makes calls about paths under rules of folders, some of which are for some paths
+// alone or cut off what is above: those of the folder and of all above it hold together, and
+// the default is that of the lowest.
+func folders(s *script) {
+	pick := func(of ...string) string { return of[s.rng.IntN(len(of))] }
+	type file struct {
+		folder, scope, otherwise string
+		cuts                     bool
+		rules                    []*rule
+	}
+	var files []*file
+	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
+		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"},
+	}}
+	priorities := s.rng.Perm(9)
+	for i, folder := range []string{"", "sub/", "sub/deep/"} {
+		if i > 0 && s.rng.IntN(4) == 0 {
+			continue
+		}
+		f := &file{folder: folder, otherwise: "allow"}
+		text := &strings.Builder{}
+		fmt.Fprintf(text, "name: in-%d\n", i)
+		switch s.rng.IntN(4) {
+		case 0:
+			f.scope = pick("*.py", "sub/*", "*deep*", "?.txt")
+			fmt.Fprintf(text, "scope: %q\n", f.scope)
+		case 1:
+			f.cuts = i > 0
+			fmt.Fprintf(text, "inherit: %v\n", !f.cuts)
+		}
+		if s.rng.IntN(2) == 0 {
+			f.otherwise = pick("allow", "deny")
+			fmt.Fprintf(text, "defaults: {action: %s}\n", f.otherwise)
+		}
+		text.WriteString("rules:\n")
+		for n := range 1 + s.rng.IntN(3) {
+			r := &rule{name: fmt.Sprint("r", i, n), field: "arguments.n", operator: pick("eq", "gte", "lt"), action: pick("allow", "deny", "ask"), value: s.rng.IntN(4), priority: priorities[3*i+n]}
+			f.rules = append(f.rules, r)
+			fmt.Fprintf(text, "  - {name: %s, condition: {field: %s, operator: %s, value: %d}, action: %s, priority: %d}\n", r.name, r.field, r.operator, r.value, r.action, r.priority)
+		}
+		files = append(files, f)
+		put.Files = append(put.Files, &v1.TextFile{Path: folder + "governance.yaml", Content: text.String()})
+	}
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, put)
+	}); !ok || !s.session(nil) {
+		return
+	}
+	for range 8 {
+		path := pick("a.py", "b.txt", "sub/a.py", "sub/b.txt", "sub/deep/a.py", "sub/deep/b.txt")
+		var rules []*rule
+		otherwise := "allow"
+		for _, f := range files { // from the root down
+			if !strings.HasPrefix(path, f.folder) || f.scope != "" && !within(path, f.scope) {
+				continue
+			}
+			if f.cuts {
+				rules = nil
+			}
+			rules, otherwise = append(rules, f.rules...), f.otherwise
+		}
+		slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(b.priority, a.priority) })
+		n := s.rng.IntN(4)
+		req := s.call("one")
+		req.ArgumentsJson, req.ContextJson = fmt.Sprintf(`{"n": %d}`, n), fmt.Sprintf(`{"path": %q}`, path)
+		want, by := says(rules, otherwise, map[string]any{"arguments.n": n})
+		res := s.begin(req)
+		if s.over {
+			return
+		}
+		s.wrong(res.Outcome != want || res.Decision.GetMatchedRule() != by, "of %d in %s it says %v, want %v by %q; the policy is %v", n, path, res, want, by, put.Files)
+	}
+}
+
+// within reports whether a path is one that a pattern is for, whose stars stand for anything.
+func within(path, pattern string) bool {
+	text := regexp.QuoteMeta(pattern)
+	text = strings.ReplaceAll(strings.ReplaceAll(text, `\*`, ".*"), `\?`, ".")
+	return regexp.MustCompile("^" + text + "$").MatchString(path)
 }
 
 // texts keeps texts of all sorts, which come back as they were.

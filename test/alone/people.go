@@ -3,6 +3,7 @@ package alone
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -246,13 +247,15 @@ func waits(s *script) {
 	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
 }
 
-// stand lets calls with some arguments pass without asking, and takes that back.
+// stand lets calls of a tool pass without asking, with any arguments or some alone, and
+// takes that back.
 func stand(s *script) {
 	if !s.policy("max_tool_calls: 100\nrequire_human_approval: true\napproval: {required: 1, denials: 1, timeout: 10m, max_pending: 8}\n") || !s.session(nil) {
 		return
 	}
 	scope := []v1.StandingScope{v1.StandingScope_STANDING_SCOPE_SESSION, v1.StandingScope_STANDING_SCOPE_AGENT, v1.StandingScope_STANDING_SCOPE_POLICY}[s.rng.IntN(3)]
-	put := &v1.PutStandingRequest{Scope: scope, Name: s.own, Tool: "one", ArgumentsJson: `{"n": 1}`, Expiry: durationpb.New(time.Hour), RequestId: s.id(), Client: s.own}
+	of := []string{"", `{}`, `{"n": 1}`, `{"n": null}`}[s.rng.IntN(4)]
+	put := &v1.PutStandingRequest{Scope: scope, Name: s.own, Tool: "one", ArgumentsJson: of, Expiry: durationpb.New(time.Hour), RequestId: s.id(), Client: s.own}
 	to := s.rng.IntN(2)
 	made, ok := done(s, "put a standing approval", func(ctx context.Context, _ *node) (*v1.PutStandingResponse, error) {
 		return s.person(to).PutStanding(ctx, put)
@@ -260,16 +263,21 @@ func stand(s *script) {
 	if !ok {
 		return
 	}
+	s.wrong(made.Standing == nil || (made.Standing.Arguments != nil) != (of != ""), "it is %v, for %q", made, of)
 	try := func(tool, args string, want v1.Outcome) {
 		req := s.call(tool)
 		req.ArgumentsJson = args
 		s.outcome(s.begin(req), want)
 	}
 	const admitted, asked = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_APPROVAL_REQUIRED
-	try("one", `{"n": 1}`, admitted)
-	try("one", `{"n": 2}`, asked)
+	for _, args := range []string{`{}`, `{"n": 1}`, `{"n": 2}`, `{"n":null}`} {
+		if of == "" || strings.ReplaceAll(of, " ", "") == strings.ReplaceAll(args, " ", "") {
+			try("one", args, admitted)
+		} else {
+			try("one", args, asked)
+		}
+	}
 	try("two", `{"n": 1}`, asked)
-	try("one", `{"n":1}`, admitted)
 	remove := &v1.DeleteStandingRequest{Id: made.Standing.GetId(), RequestId: s.id(), Client: s.own}
 	done(s, "delete the standing approval", func(ctx context.Context, _ *node) (*v1.DeleteStandingResponse, error) {
 		return s.person(to).DeleteStanding(ctx, remove)

@@ -212,6 +212,7 @@ func quotas(s *script) {
 	if s.known {
 		return
 	}
+	s.single = true // what is there may not be put once more where there is too much
 	in := func(ctx context.Context) context.Context {
 		ctx, info := connect.NewClientContext(ctx)
 		info.RequestHeader().Set("Govnode-Namespace", s.own)

@@ -27,8 +27,9 @@ const (
 // drill reports whether all of it came about, and what it found. A leader hears late
 // of the next one; a call is denied while that cannot be written down; the
 // leadership goes to another node and comes back, with a holder of a slot that is
-// killed meanwhile; for a while there is no majority; and the leader's time of day jumps.
-func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
+// killed meanwhile; if outage is set there is no majority for a while; and the leader's time
+// of day jumps.
+func (f *fleet) drill(w *worker, outage bool) (done bool, broken []check.Violation) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	f.late(ctx, w)
@@ -64,10 +65,13 @@ func (f *fleet) drill(w *worker) (done bool, broken []check.Violation) {
 	if l := f.leader(); l != nil && (!took(l, newID(), most-time.Since(at)) || time.Since(at) > most) {
 		broken = append(broken, check.Violation{Check: "lapse", Text: fmt.Sprintf("a slot of %v whose holder was killed came free %v after it was granted, or not by then, with a leader that leads once more", drillTTL, time.Since(at))})
 	}
-	if found, ok := f.outage(ctx, w); !ok {
-		return false, broken
-	} else if broken = append(broken, found...); f.leader() != nil {
-		l := f.leader()
+	if outage {
+		found, ok := f.outage(ctx, w)
+		if broken = append(broken, found...); !ok {
+			return false, broken
+		}
+	}
+	if l := f.leader(); l != nil {
 		l.clock.jump(1, time.Hour)
 		time.Sleep(time.Second)
 		took(l, newID(), 0) // whatever comes of it stands in the log with its time

@@ -66,6 +66,7 @@ var kinds = []struct {
 	{"replace", (*nemesis).replace},
 	{"remove and add", (*nemesis).removeAndAdd},
 	{"restore", (*nemesis).restore},
+	{"remove too many", (*nemesis).removeTooMany},
 	{killedClient, (*nemesis).killClient},
 }
 
@@ -375,6 +376,42 @@ func (n *nemesis) removeAndAdd(rng *rand.Rand) func() {
 	return func() {
 		defer n.wiped()
 		n.enter(h, err != nil) // it may be a member still
+	}
+}
+
+// removeTooMany has one of three members removed while another one is not reached, which
+// has to be refused: the two that would be left could never be more than half.
+func (n *nemesis) removeTooMany(rng *rand.Rand) func() {
+	away := n.anyHost(rng)
+	leader := n.fleet.leader()
+	if len(n.fleet.hosts) != 3 || leader == nil || leader == away || !n.wipe() {
+		return nil
+	}
+	mend := n.fleet.network.hold(links(away.name, n.everybody(), true, true)...)
+	i := slices.IndexFunc(n.fleet.hosts, func(h *host) bool { return h != away && h != leader })
+	h := n.fleet.hosts[i]
+	by := leader.up()
+	if rng.IntN(2) == 0 {
+		by = h.up()
+	}
+	if by == nil {
+		mend()
+		n.wiped()
+		return nil
+	}
+	time.Sleep(time.Duration(rng.Int64N(int64(3 * time.Second)))) // it is known to be away, or not yet
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	err := by.RemoveNode(ctx, h.name, false)
+	cancel()
+	if err == nil {
+		n.workers[0].recorder.broke("members", "%s was removed while %s was away: there was no majority for that", h.name, away.name)
+	}
+	return func() {
+		defer n.wiped()
+		mend()
+		if err := eventually(n.length, func() error { return votes(h) }); err != nil {
+			n.workers[0].recorder.broke("members", "%v: it was removed while %s was away", err, away.name)
+		}
 	}
 }
 

@@ -95,6 +95,12 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 		return nil, err
 	}
 	w.client = c
+	if l.Token != "" {
+		w.shows = func() string {
+			token, _ := os.ReadFile(l.Token)
+			return string(token)
+		}
+	}
 	if l.Site != "" {
 		w.site = &site{path: l.Site, start: l.Start}
 	}

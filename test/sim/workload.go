@@ -49,6 +49,7 @@ type worker struct {
 	turn      chan struct{}                           // held by an operation, and by who wants there to be none
 	unclear   []check.Op                              // increments of which nobody knows what became of them
 	appended  []appended                              // to the list, and acknowledged
+	shows     func() string                           // what tells the nodes who it is; nil where nothing does
 	log       *slog.Logger
 	site      *site // where work is done; nil if holders only say when they worked
 }
@@ -84,6 +85,7 @@ func (w *worker) reach(urls []string) {
 		people[who] = w.people[who]
 	}
 	w.alone = alone.New(w.name, urls, w.http, w.client, people, w.rng, func(text string) { w.recorder.broke("alone", "%s", text) })
+	w.alone.Shows = w.shows
 }
 
 // reaches is how what somebody decides gets to the nodes.
