@@ -418,6 +418,8 @@ func (b *begin) learn(p session.Premise, v int64) {
 	}
 }
 
+func (b *begin) hurry() { b.cmd.Wait, b.until = 0, time.Time{} }
+
 func (b *begin) waiting() *waiting.Wait {
 	if code := b.answer.Result.Code; code == session.Stopped || code == session.ApprovalRequired {
 		b.tellAsked()

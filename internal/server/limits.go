@@ -68,6 +68,8 @@ func (t *take) judgeAgain(context.Context) error {
 	return nil
 }
 
+func (t *take) hurry() { t.cmd.Wait = 0 }
+
 func (t *take) waiting() *waiting.Wait {
 	if t.answer.Result.Code != session.Queued {
 		return nil

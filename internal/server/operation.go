@@ -35,6 +35,8 @@ type operation interface {
 	judgeAgain(ctx context.Context) error
 	// commands returns what is to be ordered now.
 	commands() []session.Command
+	// hurry has it not wait, before it is ordered.
+	hurry()
 	// take looks at the answers, all of commands that were applied, and reports
 	// whether the operation has to be ordered again.
 	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
@@ -64,9 +66,10 @@ type progress struct {
 	who     *access.Principal // nil where nobody is asked
 	kind    *kind             // as a part of a message; nil for a request of its own
 	checked bool
-	spent   bool  // from the operations of its namespace
-	settled bool  // it has its answer, or err
-	err     error // why it has no answer
+	spent   bool   // from the operations of its namespace
+	leave   func() // ends that it is one of the waiters of its namespace; nil if it is none
+	settled bool   // it has its answer, or err
+	err     error  // why it has no answer
 }
 
 func (p *progress) state() *progress { return p }
@@ -108,6 +111,7 @@ func (r *request[Req, Res]) another() bool { return r.answer.Result.Code == sess
 func (*request[Req, Res]) judge(context.Context) error      { return nil }
 func (*request[Req, Res]) judgeAgain(context.Context) error { return nil }
 func (*request[Req, Res]) waiting() *waiting.Wait           { return nil }
+func (*request[Req, Res]) hurry()                           {}
 func (*request[Req, Res]) queue()                           {}
 func (*request[Req, Res]) failed(error)                     {}
 

@@ -96,6 +96,9 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 			done = append(done, i)
 		} else {
 			open = append(open, i)
+			if c.queued != nil {
+				s.room(ctx, op)
+			}
 		}
 	}
 	for round := 1; ; round++ {
@@ -129,6 +132,23 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 			return
 		}
 	}
+}
+
+// room makes one of the waiters of its namespace of an operation that may come to wait,
+// until it has its answer. Where there are as many as there may be, it is ordered as one
+// that does not wait: to be refused when it is queued would be too late, since it is
+// counted by then.
+func (s *Server) room(ctx context.Context, op operation) {
+	p := op.state()
+	if p.leave != nil || op.patience() == 0 {
+		return
+	}
+	leave, err := s.quotas.Enter(ctx, p.ns, quota.Waiters)
+	if err != nil {
+		op.hurry()
+		return
+	}
+	p.leave = leave
 }
 
 // taken is what an operation made of its answers.
@@ -238,16 +258,11 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	ctx, stop := s.auth.Guard(ctx)
 	defer stop()
-	leave, err := s.quotas.Enter(ctx, op.state().ns, quota.Waiters)
-	if err != nil {
-		if w.Cancel != nil {
-			s.waits.Withdraw(w)
-		}
-		s.settle(op, err)
+	if op.state().leave == nil { // it has its place from before; see room
+		s.settle(op, waiting.ErrNoRoom())
 		s.written(op)
 		return
 	}
-	defer leave()
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
@@ -304,6 +319,10 @@ func (s *Server) waitOf(op operation) (w *waiting.Wait, err error) {
 // settle makes the answer of an operation, or the error that it is answered with.
 func (s *Server) settle(op operation, err error) {
 	p := op.state()
+	if p.leave != nil {
+		p.leave()
+		p.leave = nil
+	}
 	if err == nil {
 		err = s.guarded(op, func() error { return op.respond() })
 	}

@@ -202,12 +202,14 @@ func TestQuotasOfANode(t *testing.T) {
 		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
 		return err == nil && used.Used.Waiters == 1
 	})
-	_, err = wait("w2")
-	requireOverQuota(t, err, "waiters")
-	eventually(t, "its place is given up", func() bool {
-		slots, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "q"})
-		return err == nil && len(slots.Waiters) == 1
-	})
+	for range 2 {
+		refused, err := wait("w2")
+		require.NoError(t, err)
+		require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, refused.Outcome, "as one that does not wait")
+	}
+	slots, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "q"})
+	require.NoError(t, err)
+	require.Len(t, slots.Waiters, 1)
 	_, err = n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Token: held.Token})
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, (<-got).Outcome)
@@ -242,6 +244,62 @@ func TestQuotasOfANode(t *testing.T) {
 		_ = s.CloseRequest()
 		return err == nil
 	})
+}
+
+// Where as many wait as may, what would have to wait is answered as if it did not: it is
+// counted, and its answer says so, whatever keeps it out.
+func TestWithoutRoomToWait(t *testing.T) {
+	n := start(t)
+	n.putPool("q", 1)
+	n.putPool("free", 1)
+	n.putRate("r", 1, time.Hour)
+	n.putPolicy(policy()...)
+	n.session("s")
+	n.session("stopped")
+	n.signal("STOP", "stopped")
+	n.putPolicy("name: asks", "require_human_approval: true", "approval: {required: 1}")
+	_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: "asks", AgentId: "a", Policy: byName("asks")})
+	require.NoError(t, err)
+	n.putQuotas("default", session.Quotas{Waiters: 1})
+	_, err = n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "holder"})
+	require.NoError(t, err)
+	minute, h2 := durationpb.New(time.Minute), n.h2()
+	in := func(pool string) func(*v1.BeginCallRequest) {
+		return func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: pool}} }
+	}
+	// A place from a batch, which waits nowhere.
+	placed := &v1.AcquireSlotRequest{Pool: "q", SlotId: "placed", Wait: minute}
+	res, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{{Op: &v1.Operation_Acquire{Acquire: placed}}}})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, res.Results[0].GetAcquire().GetOutcome())
+	go func() { // it ends with the node
+		_, _ = h2.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "waits", Wait: minute})
+	}()
+	places := func() int {
+		slots, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "q"})
+		require.NoError(t, err)
+		return len(slots.Waiters)
+	}
+	eventually(t, "one waits", func() bool { return places() == 2 })
+
+	for range 2 {
+		asked := n.begin("asks", "asked", waiting(time.Minute))
+		require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, asked.Outcome)
+		require.EqualValues(t, 1, asked.Counters.Attempts)
+		full := n.begin("s", "full", in("q"), waiting(time.Minute))
+		require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, full.Outcome)
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_STOPPED, n.begin("stopped", "a", waiting(time.Minute)).Outcome)
+	for i, outcome := range []v1.Outcome{v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_RATE_LIMITED} {
+		took, err := n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Rate: "r", RequestId: fmt.Sprint(i), Wait: minute})
+		require.NoError(t, err)
+		require.Equal(t, outcome, took.Outcome)
+	}
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "fits", in("free"), waiting(time.Minute)).Outcome, "it has not to wait")
+
+	_, err = n.slots.AcquireSlot(n.ctx(), placed)
+	requireRefused(t, err, connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "the place in the queue is kept")
+	require.Equal(t, 2, places())
 }
 
 // Who waits for the decision of an approval is one of the waiters of its namespace.

@@ -111,6 +111,7 @@ func TestWhatIsSaidOfAChange(t *testing.T) {
 		{storage.Fail(storage.NotApplied, why), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
 		{why, fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: why"},
 		{fault.New(connect.CodeResourceExhausted, fault.ReasonOverloaded, "there is no room"), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
+		{fault.New(connect.CodeResourceExhausted, fault.ReasonQuotaExceeded, "nothing was applied"), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: a quota of the namespace keeps the rest of it out"},
 		{errDraining(), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
 		{fault.NotApplied("why").Connect(), fault.ReasonOutcomeUnknown, "it is not known whether this was applied; send it again with the same id: the node could not see it through"},
 		{fault.Invalid("f", "is wrong"), fault.ReasonInvalidField, "f: is wrong"},

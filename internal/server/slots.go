@@ -66,6 +66,8 @@ func (a *acquire) judgeAgain(context.Context) error {
 	return nil
 }
 
+func (a *acquire) hurry() { a.cmd.Wait = 0 }
+
 func (a *acquire) waiting() *waiting.Wait {
 	if a.answer.Result.Code != session.Queued {
 		return nil

@@ -57,6 +57,8 @@ func (t *Trace) Said(err error) error {
 	switch f := fault.Of(err); f.Reason {
 	case fault.ReasonNotApplied, fault.ReasonOverloaded:
 		return fault.Unknown(cmp.Or(f.Cause, "the node could not see it through"))
+	case fault.ReasonQuotaExceeded: // of a part of it
+		return fault.Unknown("a quota of the namespace keeps the rest of it out")
 	default:
 		return f
 	}
