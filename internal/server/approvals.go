@@ -73,7 +73,7 @@ func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, t
 	}
 	ev.Category, ev.Approver = state, by
 	a.metrics.approvals.WithLabelValues(state).Inc()
-	a.journal.Add(&record.Record{NS: ns, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
+	a.journal.Add(record.Told(ns, x.Agent, ev))
 	a.add(t, func(l line) line {
 		return a.told(l, string(typ), state == approvalLabel(v1.ApprovalState_APPROVAL_STATE_APPROVED), ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
 			text("agent_id", ev.AgentID).text("session_id", x.Session).text("call_id", x.Call).text("client", client)

@@ -170,7 +170,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	if len(events) == 0 {
 		return
 	}
-	a.journal.Add(&record.Record{NS: e.cmd.NS, At: in.Now, After: events, Size: record.BareRecord})
+	a.journal.Add(record.Told(e.cmd.NS, in.AgentID, events...))
 	for _, ev := range events {
 		a.add(&e.trace, func(l line) line {
 			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
@@ -241,8 +241,9 @@ func (a *auditor) limited(ctx context.Context, c record.Change) {
 
 // signalled writes a signal, and tells followers of it.
 func (a *auditor) signalled(t *order.Trace, c *session.Signal, ev engine.Event) {
-	ev.Type = record.Signal
-	a.journal.Add(&record.Record{NS: c.NS, At: ev.Time, After: []engine.Event{ev}, Size: record.BareRecord})
+	agent := ev.AgentID
+	ev.Type, ev.AgentID = record.Signal, engine.Redact(agent)
+	a.journal.Add(record.Told(c.NS, agent, ev))
 	a.add(t, func(l line) line {
 		return a.happened(l, string(record.Signal), ev.Reason, "", c.NS).text("signal", ev.Category).text("target", words.TargetText(c.Target)).
 			text("client", c.By.Client).text("request_id", c.By.Request)

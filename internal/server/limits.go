@@ -241,12 +241,12 @@ func (a *auditor) budgets(ns string, in engine.Input, res *session.Result) {
 			typ, says = engine.BudgetExceeded, "is used up"
 		}
 		events = append(events, engine.Event{
-			Type: typ, Time: a.now(), AgentID: in.AgentID, SessionID: in.SessionID, CallID: in.CallID,
+			Type: typ, Time: a.now(), AgentID: engine.Redact(in.AgentID), SessionID: in.SessionID, CallID: in.CallID,
 			Reason: fmt.Sprintf("Budget %s %s: %s of %s are used", n.Budget, says, input.FormatDecimal(n.Used), input.FormatDecimal(n.Amount)),
 		})
 	}
 	if len(events) == 0 {
 		return
 	}
-	a.journal.Add(&record.Record{NS: ns, At: a.now(), After: events, Size: record.BareRecord})
+	a.journal.Add(record.Told(ns, in.AgentID, events...))
 }

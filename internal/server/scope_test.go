@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -149,6 +150,65 @@ func TestScopeOfCertificatesAtOtherNodes(t *testing.T) {
 	requireRefused(t, me("spiffe://x/node/n9"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
 	all.set(peer(one, "n1"))
 	requireRefused(t, me("spiffe://x/node/n2"), connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "")
+}
+
+// An agent whose id looks like personal data is shown redacted, and so is another one. Who
+// asks for the one by its id, or may see it alone, is told of it and of nobody else,
+// whatever the event is and whichever node tells of it.
+func TestScopeOfAgentsThatAreRedacted(t *testing.T) {
+	const mine, other = "mine@corp.org", "other@corp.org"
+	ids, err := access.ParseIdentities([]byte("certificates:\n  - {match: w, namespace: team, roles: [auditor], agents: ['mine@*', 'none, such']}\n"), "")
+	require.NoError(t, err)
+	all := &fellows{}
+	asks := func(c *server.Config) { c.Authentication, c.Identities, c.Cluster = true, ids, all }
+	all.set(server.Peer{Node: "n1"}, server.Peer{Node: "n2"})
+	one := startTeam(t, asks)
+	two := startOn(t, one.store, asks, func(c *server.Config) { c.Node = "n2" })
+	all.set(peer(one, "n1"), server.Peer{Node: "n2", APIAddress: strings.TrimPrefix(shows(t, two, "spiffe://x/node/n1"), "http://")})
+	full := one.token("team", "full", append(allRoles, worker...))
+	require.NoError(t, open(one.as(full), "s-mine", mine, "p"))
+	require.NoError(t, open(one.as(full), "s-other", other, "p"))
+	scoped := one.as(one.token("team", "scoped", []v1.Role{v1.Role_ROLE_AUDITOR}, agents(mine)))
+	certified := clientsOf(one.http, shows(t, one, "spiffe://x/client/w"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for i, c := range []struct {
+		clients
+		agent string
+	}{{one.as(full), mine}, {scoped, ""}, {certified, ""}} {
+		for n, at := range []*node{one, two} {
+			stream, err := c.events.Follow(ctx, &v1.FollowRequest{Cluster: true, AgentId: c.agent, Types: []string{"policy_check", "signal"}})
+			require.NoError(t, err, i)
+			require.True(t, stream.Receive(), "%d: %v", i, stream.Err())
+			decisions := map[string]string{}
+			for _, of := range []string{other, mine} {
+				sess := "s-" + strings.TrimSuffix(of, "@corp.org")
+				res, err := at.as(full).calls.BeginCall(ctx, beginRequest(sess, fmt.Sprintf("c-%d-%d", i, n)))
+				require.NoError(t, err)
+				decisions[of] = res.DecisionId
+				_, err = at.as(full).sessions.Signal(ctx, signalRequest("look", agent(of), func(r *v1.SignalRequest) { r.Reason = of[:5] }))
+				require.NoError(t, err)
+			}
+			var told []string
+			for len(told) < 2 {
+				require.True(t, stream.Receive(), "%d: %v", i, stream.Err())
+				if e := stream.Msg().Event; e != nil {
+					require.Equal(t, "[REDACTED:email]", e.AgentId)
+					told = append(told, e.Type+" "+cmp.Or(e.SessionId, e.Reason))
+				}
+			}
+			require.Equal(t, []string{"policy_check s-mine", "signal mine@"}, told, i)
+			require.NoError(t, stream.Close())
+
+			got, err := c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: decisions[mine]})
+			require.NoError(t, err, i)
+			require.Equal(t, "[REDACTED:email]", got.Record.AgentId)
+			if c.agent == "" {
+				_, err = c.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: decisions[other]})
+				requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "no record")
+			}
+		}
+	}
 }
 
 // A behindStore is that of a node that has not seen yet what was done to the record of a

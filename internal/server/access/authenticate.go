@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -400,6 +401,20 @@ func channelOf(ctx context.Context) *Principal {
 	return p
 }
 
+// agentsHeader brings patterns of the agents that he sees for whom a node asks another in
+// its own name: who has shown a certificate has nothing that could be handed on.
+const agentsHeader = "Govnode-Agents"
+
+// Bind has a request of this node to another bring what he sees.
+func (p *Principal) Bind(header http.Header) {
+	if p == nil {
+		return
+	}
+	for _, pattern := range p.Agents {
+		header.Add(agentsHeader, url.QueryEscape(pattern))
+	}
+}
+
 // ofNode is another node, in the namespace in which it asks.
 func (a *Authenticator) ofNode(ctx context.Context, p Principal, header http.Header) (*Principal, error) {
 	if p.Namespace = header.Get(input.NamespaceHeader); p.Namespace == "" {
@@ -407,6 +422,13 @@ func (a *Authenticator) ofNode(ctx context.Context, p Principal, header http.Hea
 	}
 	if bad := input.NamespaceProblem(p.Namespace); bad != "" {
 		return nil, fault.Invalid(input.NamespaceHeader, "%s", bad)
+	}
+	for _, pattern := range header.Values(agentsHeader) {
+		pattern, err := url.QueryUnescape(pattern)
+		if err != nil {
+			return nil, fault.Invalid(agentsHeader, "cannot be read; send what a node sends")
+		}
+		p.Agents = append(p.Agents, pattern)
 	}
 	return a.channel(ctx, &p)
 }

@@ -220,7 +220,7 @@ func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowReques
 	defer cancel()
 	silence := time.AfterFunc(followPatience, cancel)
 	defer silence.Stop()
-	stream, err := v.g.s.peerEvents(ctx, p).Follow(ctx, req)
+	stream, err := v.g.s.peerEvents(ctx, p).Follow(bound(ctx), req)
 	if err != nil {
 		return err
 	}
@@ -298,11 +298,7 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 	delete(g.silent, h.node)
 	g.at[h.node] = h.message.Cursor
 	m := g.bare()
-	m.Gap = h.message.Gap
-	// Of who has shown a certificate the other node knows no scope: it is asked by this one.
-	if e := h.message.Event; e != nil && g.who.Sees(e.AgentId) {
-		m.Event = e
-	}
+	m.Gap, m.Event = h.message.Gap, h.message.Event
 	return m, nil
 }
 

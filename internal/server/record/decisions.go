@@ -155,10 +155,9 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	answers := make(chan answer, len(peers))
 	for _, p := range peers {
 		go func() {
-			// The session is compared here, behind the scope: the other node may be
-			// asked in the name of this one, which sees everything.
+			// The session is compared here, behind the scope.
 			ask := &v1.ExplainRequest{DecisionId: req.DecisionId, Local: true}
-			res, err := s.peerDecisions(ctx, p).Explain(ctx, ask)
+			res, err := s.peerDecisions(ctx, p).Explain(bound(ctx), ask)
 			answers <- answer{p, res, err}
 		}()
 	}
@@ -166,15 +165,13 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	var failed *v1.ExplainResponse
 	for range peers {
 		switch a := <-answers; {
-		case a.err == nil && access.From(ctx).Sees(a.res.GetRecord().GetAgentId()):
+		case a.err == nil:
 			if err := madeFor(req, a.res.GetRecord()); err != nil {
 				return nil, err
 			}
 			if failed = a.res; failed.Record.GetFailure() == "" {
 				return a.res, nil
 			}
-		case a.err == nil:
-			asked = append(asked, a.peer.Node)
 		case connect.CodeOf(a.err) == connect.CodeNotFound:
 			asked = append(asked, a.peer.Node)
 		default:
@@ -185,6 +182,14 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 		return failed, nil
 	}
 	return nil, s.notKept(req.DecisionId, asked, silent)
+}
+
+// bound has another node hold its answer to the agents that the caller sees: in what it
+// shows of them they may be redacted, and this node cannot tell them from others.
+func bound(ctx context.Context) context.Context {
+	ctx, call := connect.NewClientContext(ctx)
+	access.From(ctx).Bind(call.RequestHeader())
+	return ctx
 }
 
 // notKept says who was asked for a decision, and who could not be.

@@ -202,7 +202,7 @@ func (s *Teller) still(ctx context.Context, p *access.Principal) error {
 
 // tell sends those events of a record that are wanted and not sent yet.
 func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
-	if fl.session != "" && r.sessionID() != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
+	if fl.session != "" && r.input.SessionID != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
 		return nil
 	}
 	if r.events == 0 {
@@ -221,20 +221,9 @@ func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
 	return nil
 }
 
-func (r *Record) sessionID() string {
-	if r.ID == "" {
-		return r.After[0].SessionID
-	}
-	return r.input.SessionID
-}
-
-// agentID is that of the session, or the one that Evaluate was given.
-func (r *Record) agentID() string {
-	if r.ID == "" {
-		return r.After[0].AgentID
-	}
-	return r.input.AgentID
-}
+// agentID is that of the session, or the one that Evaluate was given: as it came, while
+// what is shown of it is redacted.
+func (r *Record) agentID() string { return r.input.AgentID }
 
 // engineEvents are the events of a record, with their texts redacted.
 func (r *Record) engineEvents() []engine.Event {

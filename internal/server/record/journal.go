@@ -57,7 +57,7 @@ type Record struct {
 	At     time.Time
 
 	Policy    *engine.Policy
-	input     engine.Input // without its functions and facts
+	input     engine.Input // without its functions and facts; whose it is, of what is no decision
 	facts     *engine.Facts
 	toolCalls int64 // of the tool of the call; stands for facts.ToolCalls
 	Decision  engine.Decision
@@ -78,6 +78,15 @@ type Record struct {
 	order  uint64 // among the records of all namespaces; nobody is told
 	first  uint64 // sequence of its first event, in its namespace
 	events uint64 // how many it gives rise to
+}
+
+// Told makes the record of events that no decision has given rise to, all of one session.
+// Whose they are is as it came: what they show is redacted, and finds no agent.
+func Told(ns, agent string, events ...engine.Event) *Record {
+	return &Record{
+		NS: ns, At: events[0].Time, After: events, Size: BareRecord,
+		input: engine.Input{AgentID: agent, SessionID: events[0].SessionID},
+	}
 }
 
 // Signal is the type of the event that a signal is.
