@@ -109,7 +109,7 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 	if e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest); err != nil && fault.Of(err).Code == connect.CodeUnavailable {
 		return err
 	}
-	if read == storage.Nearby && e.policy != nil && e.policy.Workflow() != nil { // see begin.load
+	if read == storage.Nearby && e.policy != nil && (e.policy.Workflow() != nil || e.unknown(h)) { // see begin.load
 		if quick(ctx) {
 			return errTakesLong
 		}
@@ -127,6 +127,12 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 		base = x.More.Baseline
 	}
 	return e.compare(ctx, base, read)
+}
+
+// unknown reports whether rules may look at the output of a call of which this node cannot
+// tell the tool, since it has not seen it or has seen its end.
+func (e *end) unknown(h *session.Held) bool {
+	return h == nil && e.req.Begin == nil && e.req.Output != nil && e.policy.ReviewsAny()
 }
 
 // subject is whose call it is, and of what tool; none if this node has not seen it.

@@ -66,8 +66,10 @@ func (e *end) look(x *session.Session) {
 		in.Tool = h.Tool.Value()
 	}
 	reviews := policy.Reviews(in)
-	if e.req.Begin == nil && h == nil {
-		reviews = policy.ReviewsAny() // of what, if not of this
+	if e.unknown(h) { // if it ran, it was of one of these
+		reviews = !ran(x, e.req.CallId) || slices.ContainsFunc(x.Tools, func(t session.ToolCount) bool {
+			return policy.Reviews(&engine.Input{Tool: t.Tool.Value()})
+		})
 	}
 	switch {
 	case !reviews && policy.WantsOutput(in): // a gate of a workflow alone looks at it

@@ -138,6 +138,34 @@ func TestAnOutputIsNotReviewedForAnotherCall(t *testing.T) {
 	require.Nil(t, res.Review)
 }
 
+// An output at which no rule looks is shown also by a node that has not seen the call, and
+// to whoever asks again, as long as no call of the session was of a tool at whose outputs
+// rules look: that one it may have been.
+func TestAnOutputOfACallThatIsNotSeen(t *testing.T) {
+	up := rulesetNode(t)
+	late := &behind{Store: up.store}
+	n := startOn(t, late)
+	late.freeze(t)
+	end := func(call string) *v1.EndCallResponse {
+		res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Output: structpb.NewStringValue("fine")})
+		require.NoError(t, err)
+		return res
+	}
+	up.begin("s", "free", tooled("Bash", `{"command": "ls"}`))
+	first := end("free")
+	require.Equal(t, v1.Outcome_OUTCOME_ENDED, first.Outcome)
+	require.Nil(t, first.Review)
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, end("free").Outcome)
+	require.Nil(t, end("free").Review)
+
+	up.begin("s", "seen", tooled("look", `{}`))
+	require.True(t, end("seen").Review.GetSuppressed())
+	require.True(t, end("seen").Review.GetSuppressed())
+	require.True(t, end("free").Review.GetSuppressed())
+	_, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "none", Output: structpb.NewStringValue("fine")})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "callId")
+}
+
 // Without a status the output says how a call ended.
 func TestAnOutputTellsTheStatus(t *testing.T) {
 	n := start(t)
