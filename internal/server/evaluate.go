@@ -123,8 +123,11 @@ func (s *Server) inSession(ctx context.Context, ns string, req *v1.EvaluateReque
 	if x.Phase != session.PhaseOpen {
 		return nil, fault.OfResult(&session.Result{Code: session.SessionClosed}, fmt.Sprintf("sessionId %q", req.SessionId))
 	}
+	if agent := x.Agent.Value(); req.AgentId != "" && req.AgentId != agent {
+		return nil, fault.Invalid("agentId", "is %q, and the session is that of %q; leave it out, or give the same", req.AgentId, agent)
+	}
 	in.SessionID, in.AgentID, in.Facts, in.Env = req.SessionId, x.Agent.Value(), factsOf(x, found.Now), envOf(x)
-	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Nearby)
+	pool, err := s.store.Get(ctx, session.PoolKey(ns, session.PolicyPool(x.Policy.Value())), storage.Latest)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
@@ -211,9 +214,9 @@ func (s policyService) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanR
 	)}
 	var err error
 	switch {
-	case req.SessionId != "": // what it pins never changes, and its last texts are scanned when it is over
+	case req.SessionId != "": // its last texts are scanned when it is over; but another may have its id by now
 		var found storage.Found
-		if found, err = s.findSession(ctx, ns, nil, req.SessionId, storage.Nearby); err == nil {
+		if found, err = s.findSession(ctx, ns, nil, req.SessionId, storage.Latest); err == nil {
 			x := found.Record.(*session.Session)
 			digest, in.AgentID = x.Pin.Digest, x.Agent.Value()
 		}

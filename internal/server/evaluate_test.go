@@ -20,6 +20,37 @@ func TestEvaluateInAClosedSession(t *testing.T) {
 	requireRefused(t, err, connect.CodeFailedPrecondition, "SESSION_CLOSED", `sessionId "s"`)
 }
 
+// A session has its agent: what is asked about it for another one is refused, and not
+// judged as if it had not been said.
+func TestEvaluateForTheAgentOfASession(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy()...)
+	agent := n.session("s").AgentId
+	_, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t", AgentId: agent})
+	require.NoError(t, err)
+	_, err = n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t", AgentId: "other"})
+	requireRefused(t, err, connect.CodeInvalidArgument, "INVALID_FIELD", `agentId: is "other"`)
+	require.Equal(t, "agentId", info(t, err).Metadata["field"])
+}
+
+// The slots that are in use are those of now, also at a node that has not heard of them.
+func TestEvaluateWithTheSlotsOfNow(t *testing.T) {
+	up := start(t)
+	up.putPolicy("name: p", "rules: [{name: busy, condition: {field: active_slots, operator: gt, value: 0}, action: deny}]")
+	up.session("s")
+	late := &behind{Store: up.store}
+	n := startOn(t, late)
+	late.freeze(t)
+	evaluate := func() string {
+		res, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "t"})
+		require.NoError(t, err)
+		return res.Decision.MatchedRule
+	}
+	require.Empty(t, evaluate())
+	up.begin("s", "c")
+	require.Equal(t, "busy", evaluate())
+}
+
 // Evaluate answers as BeginCall would, at every limit of a session that it
 // reports.
 func TestEvaluateAtTheLimitsOfASession(t *testing.T) {

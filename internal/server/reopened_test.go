@@ -116,7 +116,10 @@ func TestWhoHadASessionThatIsOpenedAnew(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, v1.Outcome_OUTCOME_LEASE_EXPIRED, renewed.Results[0].Outcome)
 			}
-			_, err := r.operator.sessions.CloseSession(t.Context(), &v1.CloseSessionRequest{SessionId: "s1"})
+			// Nor is a text judged there by what the session before had pinned.
+			_, err := r.old.policies.Scan(t.Context(), &v1.ScanRequest{SessionId: "s1", Kind: v1.ScanKind_SCAN_KIND_OUTPUT, Text: "x"})
+			requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")
+			_, err = r.operator.sessions.CloseSession(t.Context(), &v1.CloseSessionRequest{SessionId: "s1"})
 			requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")
 			_, err = r.operator.sessions.Signal(t.Context(), &v1.SignalRequest{Client: "op", Target: &v1.SignalRequest_SessionId{SessionId: "s1"}, Signal: "KILL"})
 			requireRefused(t, err, connect.CodeNotFound, fault.ReasonNotFound, "s1")

@@ -1018,7 +1018,7 @@ type EvaluateRequest struct {
 	Order         Order                  `protobuf:"varint,6,opt,name=order,proto3,enum=govnode.v1.Order" json:"order,omitempty"`
 	ArgumentsJson string                 `protobuf:"bytes,7,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	ContextJson   string                 `protobuf:"bytes,8,opt,name=context_json,json=contextJson,proto3" json:"context_json,omitempty"`
-	AgentId       string                 `protobuf:"bytes,9,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	AgentId       string                 `protobuf:"bytes,9,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"` // with session_id that of the session, or none
 	Metadata      map[string]string      `protobuf:"bytes,10,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	MetadataJson  string                 `protobuf:"bytes,11,opt,name=metadata_json,json=metadataJson,proto3" json:"metadata_json,omitempty"` // in place of metadata, where values are more than texts
 	// What the tool returned: the post rules of an Edictum ruleset judge it as well.
