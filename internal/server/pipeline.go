@@ -168,11 +168,12 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	cmds := make([]session.Command, 0, len(open))
 	for n, i := range open {
 		before := len(cmds)
-		all[n].err = s.guarded(ops[i], func() error { cmds = append(cmds, ops[i].commands()...); return nil })
-		if all[n].err == nil {
-			if all[n].err = s.withinQuotas(ctx, cmds[before:]); all[n].err != nil {
-				cmds = cmds[:before]
-			}
+		all[n].err = s.guarded(ops[i], func() error {
+			cmds = append(cmds, ops[i].commands()...)
+			return s.withinQuotas(ctx, cmds[before:])
+		})
+		if all[n].err != nil {
+			cmds = cmds[:before]
 		}
 		if who := ops[i].state().who; who != nil && all[n].err == nil {
 			if all[n].err = s.authorize(who, cmds[before:]); all[n].err != nil {

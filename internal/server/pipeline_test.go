@@ -184,6 +184,38 @@ func TestOneBadOperationAmongOthers(t *testing.T) {
 	})
 }
 
+// A panickyStore has a defect in what it reads of one client.
+type panickyStore struct {
+	storage.Store
+	storage.Counting
+}
+
+func (s panickyStore) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if k == session.ClientKey("default", "bad") {
+		panic("as the test wants it")
+	}
+	return s.Store.Get(ctx, k, r)
+}
+
+// A panic about the quotas of one operation is its own as well.
+func TestABadQuotaAmongOthers(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, panickyStore{store, store})
+	n.putPolicy(policy()...)
+	n.session("s")
+	n.putPool("q", 9)
+	n.putQuotas("default", session.Quotas{Clients: 1})
+	for name, send := range ways {
+		answers := send(n,
+			&v1.Operation{Tag: 1, Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Client: "bad", Pool: "q", SlotId: "x"}}},
+			&v1.Operation{Tag: 2, Op: &v1.Operation_Begin{Begin: beginRequest("s", name)}},
+		)
+		require.Equal(t, "OUTCOME_UNKNOWN", answers[0].GetError().GetReason(), name)
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, answers[1].GetBegin().GetOutcome(), name)
+	}
+}
+
 // Operations whose premises do not hold are ordered again, eight times at most and
 // without the others, and have one answer.
 func TestRoundsAreForThoseThatNeedThem(t *testing.T) {

@@ -220,34 +220,39 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	}
 	ns := cmd.Namespace()
 	x := q.Of(ctx, ns)
-	if x == (session.Quotas{}) || q.asked(ctx, cmd) || q.repeats(ctx, ns, client, request) {
+	if x == (session.Quotas{}) {
 		return nil
 	}
-	if most != nil {
-		if name, n := most(&x); n > 0 {
-			if err := q.hold(ctx, ns, own, name, n, used); err != nil {
-				return err
+	exceeded := func() (name string, n int64) {
+		if most != nil {
+			if name, n := most(&x); n > 0 && q.adds(ctx, ns, own, n, used) {
+				return name, n
 			}
 		}
-	}
-	if client != "" && x.Clients > 0 {
-		if err := q.hold(ctx, ns, session.ClientKey(ns, client), "clients", x.Clients, func(t *session.Tally) int64 { return t.Clients }); err != nil {
-			return err
+		if client != "" && x.Clients > 0 && q.adds(ctx, ns, session.ClientKey(ns, client), x.Clients, func(t *session.Tally) int64 { return t.Clients }) {
+			return "clients", x.Clients
 		}
+		if bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+bytes > x.Bytes {
+			return "bytes", x.Bytes
+		}
+		return "", 0
 	}
-	if bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+bytes > x.Bytes {
-		return q.refuse(ns, "bytes", x.Bytes)
+	// Whether it is an addition is looked up as it stands: this node may be behind, and who
+	// is refused is told that nothing was applied.
+	name, n := exceeded()
+	if name == "" || q.asked(ctx, cmd) || q.repeats(ctx, ns, client, request) {
+		return nil
 	}
-	return nil
+	return q.refuse(ns, name, n)
 }
 
-// repeats reports whether a request was carried out before, as far as this node has seen:
-// then it adds nothing, and is answered as it was.
+// repeats reports whether a request was carried out before: then it adds nothing, and is
+// answered as it was.
 func (q *Quotas) repeats(ctx context.Context, ns, client, request string) bool {
 	if client == "" || request == "" {
 		return false
 	}
-	found, err := q.store.Get(ctx, session.ClientKey(ns, client), storage.Nearby)
+	found, err := q.store.Get(ctx, session.ClientKey(ns, client), storage.Latest)
 	c, _ := found.Record.(*session.Client)
 	return err == nil && c != nil && c.IDs.Find(request) != nil
 }
@@ -261,7 +266,7 @@ func (q *Quotas) asked(ctx context.Context, cmd session.Command) bool {
 			if k.Kind() != session.KindApproval && k.Kind() != session.KindStanding {
 				continue
 			}
-			if found, err := q.store.Get(ctx, k, storage.Nearby); err == nil && found.Record != nil {
+			if found, err := q.store.Get(ctx, k, storage.Latest); err == nil && found.Record != nil {
 				return true
 			}
 		}
@@ -269,16 +274,18 @@ func (q *Quotas) asked(ctx context.Context, cmd session.Command) bool {
 	return false
 }
 
-// hold refuses a record that is not there where there are as many as there may be.
-func (q *Quotas) hold(ctx context.Context, ns string, k session.Key, name string, most int64, used func(*session.Tally) int64) error {
+// adds reports whether a record is not there, and there are as many as there may be.
+func (q *Quotas) adds(ctx context.Context, ns string, k session.Key, most int64, used func(*session.Tally) int64) bool {
 	t := q.tallyOf(ctx, ns)
 	if used(&t) < most {
-		return nil
+		return false
 	}
-	if found, err := q.store.Get(ctx, k, storage.Nearby); err != nil || found.Record != nil {
-		return nil // it cannot be told now, or is there
+	for _, read := range []storage.Read{storage.Nearby, storage.Latest} { // another node may have made it
+		if found, err := q.store.Get(ctx, k, read); err != nil || found.Record != nil {
+			return false // it cannot be told now, or is there
+		}
 	}
-	return q.refuse(ns, name, most)
+	return true
 }
 
 // instead is what to do about a quota that is used up, where to let something go is not
