@@ -35,8 +35,8 @@ func (d *Definition) Judge(s *State, c *Call) (Verdict, error) {
 			return Verdict{}, fmt.Errorf("the workflow %s has no stage %q, where its state stands", d.Name, s.Active)
 		}
 		v, leave := d.judgeIn(i, s, c)
-		v.Left = left
 		if !leave {
+			v.Left = append(left, v.Left...)
 			return v, nil
 		}
 		left = append(left, s.Active)
@@ -97,9 +97,14 @@ func (d *Definition) judgeIn(i int, s *State, c *Call) (v Verdict, leave bool) {
 		if stage.wild() {
 			return block(fault.reason)
 		}
-		if v, err := d.Judge(then, c); err != nil || v.Action == edictum.Block {
+		onward, err := d.Judge(then, c)
+		if err != nil || onward.Action == edictum.Block {
 			return block(fault.reason)
 		}
+		// That is the answer. To judge the call again from there on would double the
+		// work at each stage.
+		*s, onward.Left = *then, append([]string{stage.ID}, onward.Left...)
+		return onward, false
 	}
 	return Verdict{}, true
 }
@@ -152,7 +157,7 @@ func (s *Stage) asksFor(c *Call) bool {
 	return s.objection(c) == nil && slices.ContainsFunc(s.Checks, func(k Check) bool { return !k.Not })
 }
 
-func (k *Check) passes(c *Call) bool { return k.search.Match(c.Command) != k.Not }
+func (k *Check) passes(c *Call) bool { return !c.Unknown && k.search.Match(c.Command) != k.Not }
 
 // unmet is the first gate that is not met; nil if there is none.
 func unmet(gates []Gate, s *State, stage string) *Gate {
@@ -168,14 +173,16 @@ func unmet(gates []Gate, s *State, stage string) *Gate {
 type Call struct {
 	Tool    string
 	Command string // of Bash
+	Unknown bool   // the command of Bash is no text: it passes no check
 	File    string // of tools that read and write one
 }
 
-// CallOf reads a call. What is no text is no command.
+// CallOf reads a call.
 func CallOf(tool string, args value.Value) *Call {
 	c := &Call{Tool: tool}
 	if tool == "Bash" {
-		c.Command, _, _ = sandbox.Command(args)
+		command, _, err := sandbox.Command(args)
+		c.Command, c.Unknown = command, err != nil
 	}
 	c.File, _ = sandbox.FilePath(tool, args)
 	return c

@@ -429,3 +429,37 @@ func TestSetStageAsksOnce(t *testing.T) {
 	require.NoError(t, d.SetStage(s, "test"))
 	require.Equal(t, Pending{}, s.Pending)
 }
+
+// A call that passes by many stages is judged once in each of them.
+func TestManyStagesAreLeftAtOnce(t *testing.T) {
+	var stages strings.Builder
+	for i := range mostStages {
+		fmt.Fprintf(&stages, "  - {id: s%d, tools: [t%d]}\n", i, i)
+	}
+	d := parsed(t, stages.String())
+	s := d.New("x")
+	v, err := d.Judge(s, &Call{Tool: "t99"})
+	require.NoError(t, err)
+	require.Equal(t, "s99", v.Stage)
+	require.Equal(t, edictum.Allow, v.Action)
+	require.Len(t, v.Left, 99)
+	require.Equal(t, s.Completed, v.Left)
+	require.Equal(t, "s99", s.Active)
+
+	s = d.New("x")
+	v, err = d.Judge(s, &Call{Tool: "none"})
+	require.NoError(t, err)
+	require.Equal(t, Verdict{Action: edictum.Block, Reason: textTool, Stage: "s0"}, v)
+	require.Equal(t, d.New("x"), s, "nothing is left for a call that no stage takes")
+}
+
+// What a command that is no text would do is not known, so that it passes no check of
+// commands, neither of those that it must match nor of those that it must not.
+func TestACommandThatIsNoTextPassesNoCheck(t *testing.T) {
+	for _, check := range []string{"command_matches", "command_not_matches"} {
+		d := parsed(t, "  - {id: a, tools: [Bash], checks: [{"+check+": '^rm', message: never}]}\n")
+		v, err := d.Judge(d.New("x"), CallOf("Bash", result(`{"command": ["rm", "-rf"]}`)))
+		require.NoError(t, err)
+		require.Equal(t, Verdict{Action: edictum.Block, Reason: "never", Stage: "a"}, v)
+	}
+}
