@@ -141,3 +141,14 @@ func printTree(files []source.File) string {
 	}
 	return b.String()
 }
+
+// A call without a path may concern any folder, and so the folder of a document at the
+// root that is for some paths alone.
+func TestWithoutAPathTheDefaultOfAScopeHolds(t *testing.T) {
+	p := mustCompileFiles(t, file("g.yaml", "name: g\nmax_tool_calls: 5\n"),
+		file("governance.yaml", "name: root\nmode: strict\nscope: 'src/*'\ndefaults: {action: deny, confidence_threshold: 0.9}\n"))
+	d := p.Evaluate(context.Background(), call.Input{Tool: "x"})
+	require.Equal(t, CategoryDefault, d.Category)
+	d = p.Evaluate(context.Background(), call.Input{Tool: "x", Context: value.OfMap(value.Pair{Key: "path", Value: value.OfString("docs/a")})})
+	require.True(t, d.Allowed, "with a path it is known not to be one of them")
+}

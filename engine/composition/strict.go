@@ -134,6 +134,6 @@ func (c *Documents) linkPathless() {
 	if len(c.Flat) == 0 {
 		s.Scoped, s.Chain = true, names
 	}
-	c.tighten(s, others)
+	c.tighten(s, slices.Concat(own, others)) // own ones too: their scope may leave them out of base
 	c.pathless = c.withDenials(s, own, others)
 }
