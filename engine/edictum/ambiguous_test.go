@@ -35,6 +35,12 @@ func TestAmbiguousNamesAndValues(t *testing.T) {
 	}
 }
 
+// A selector that is empty selects nothing, which a not would take for a yes.
+func TestAnEmptySelectorIsRefused(t *testing.T) {
+	_, err := edictum.Parse("a.yaml", []byte(head+"- {id: a, type: pre, tool: x, when: {not: {'': {equals: x}}}, then: {action: block, message: m}}\n"))
+	require.ErrorContains(t, err, "rules[0].when.not: must have exactly one of all, any, not, or a selector")
+}
+
 // The names of tools are such names too.
 func TestAmbiguousTools(t *testing.T) {
 	const rule = "- {id: a, type: session, limits: {max_attempts: 3}, then: {action: block, message: m}}\n"

@@ -90,7 +90,7 @@ func (r *reader) conditional(n *source.Node, field string, rule *Rule) error {
 const maxNesting = 50
 
 func (r *reader) condition(n *source.Node, field string, depth int) (*Condition, error) {
-	if n.Kind != source.Map || len(n.Keys) != 1 {
+	if n.Kind != source.Map || len(n.Keys) != 1 || n.Keys[0].Text == "" {
 		return nil, r.wrong(n, field, "must have exactly one of all, any, not, or a selector, got %s", n.Repr())
 	}
 	if depth > maxNesting {
