@@ -83,8 +83,21 @@ func (p *Policy) judge(ctx context.Context, e matching.Evaluation, d *Decision) 
 		}
 	}
 	// Last, since nobody is asked about what anything here denies.
-	if p.governance.RequireHumanApproval && d.Ask == nil {
+	switch {
+	case !p.governance.RequireHumanApproval:
+	case d.Ask == nil:
 		*d = *p.askCheck(e)
+	default:
+		d.askedToo(p.asking.AllowOnTimeout)
+	}
+}
+
+// askedToo is for a call that something else asks about as well, once. A yes that
+// nobody gave is one only where all that ask take it for one.
+func (d *Decision) askedToo(allowOnTimeout bool) {
+	if d.Ask.AllowOnTimeout && !allowOnTimeout {
+		ask := *d.Ask
+		ask.AllowOnTimeout, d.Ask = false, &ask
 	}
 }
 

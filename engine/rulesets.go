@@ -87,19 +87,19 @@ func (c *compiler) linkRulesets() {
 	}
 	var whole []*edictum.Document
 	for _, d := range c.rulesets {
-		if parents[d.Name] {
-			continue
+		if parents[d.Name] && byName[d.Name] != d {
+			c.addf(d.Source(), 0, "metadata.name", "%s is named %s too, and one of the two is extended; give each ruleset a name of its own", byName[d.Name].Source(), d.Name)
+			return
 		}
+		// Of parents too, since those in a circle are nobody's.
 		extended, err := edictum.Extend(d, func(name string) *edictum.Document { return byName[name] })
 		if err != nil {
 			c.refuseRuleset(d, err)
 			return
 		}
-		whole = append(whole, extended)
-	}
-	if len(whole) == 0 {
-		c.refuseRuleset(c.rulesets[0], errors.New("extends: the rulesets of this tree extend each other in a circle"))
-		return
+		if !parents[d.Name] {
+			whole = append(whole, extended)
+		}
 	}
 	doc, _, err := edictum.Compose(whole...)
 	if err != nil {
@@ -230,7 +230,11 @@ func (p *Policy) judgeRuleset(e matching.Evaluation, d *Decision) {
 			e.Explain("ruleset %s: %s", value.Quote(p.rulesetDoc.Name), explained(r))
 		}
 	}
-	if v.Action == edictum.Allow || v.Action == edictum.Ask && d.Ask != nil {
+	switch {
+	case v.Action == edictum.Allow:
+		return
+	case v.Action == edictum.Ask && d.Ask != nil:
+		d.askedToo(v.AllowOnTimeout)
 		return
 	}
 	*d = Decision{

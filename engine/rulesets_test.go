@@ -113,11 +113,15 @@ func TestRulesetsTogether(t *testing.T) {
 	require.Equal(t, "of a", judged(t, p, "x", `{"s": 1}`, `{}`).Reason)
 	p = mustCompileFiles(t, one("base", "", rule("r", "of the base")), one("child", "extends: base\n", rule("s", "of the child")))
 	require.Equal(t, "of the base", judged(t, p, "x", `{"r": 1, "s": 1}`, `{}`).Reason)
+	twin := one("base", "", rule("t", "of its twin"))
+	twin.Path = "twin.yaml"
 	for text, files := range map[string][]source.File{
 		"there is no ruleset 'none'": {one("a", "extends: none\n", rule("r", "x"))},
-		"in a circle":                {one("a", "extends: b\n", rule("r", "x")), one("b", "extends: a\n", rule("s", "x"))},
-		"Duplicate rule id: 'r'":     {one("a", "", rule("r", "x")), one("b", "extends: a\n", rule("r", "x"))},
-		"must be block or ask":       {{Path: "a.yaml", Content: []byte(rulesetHead + "rules:\n  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: nope, message: x}}\n")}},
+		"'b' extends itself":         {one("a", "extends: b\n", rule("r", "x")), one("b", "extends: a\n", rule("s", "x"))},
+		"'d' extends itself":         {one("c", "extends: d\n", rule("r", "x")), one("d", "extends: c\n", rule("s", "x")), one("e", "", rule("t", "beside them"))},
+		"twin.yaml is named base too, and one of the two is extended": {one("base", "", rule("r", "x")), one("child", "extends: base\n", rule("s", "x")), twin},
+		"Duplicate rule id: 'r'": {one("a", "", rule("r", "x")), one("b", "extends: a\n", rule("r", "x"))},
+		"must be block or ask":   {{Path: "a.yaml", Content: []byte(rulesetHead + "rules:\n  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: nope, message: x}}\n")}},
 	} {
 		tree, err := source.NewTree(files)
 		require.NoError(t, err)
@@ -179,4 +183,33 @@ func TestARulesetAsksAsThePolicyBesideItSays(t *testing.T) {
 	p = mustCompileFiles(t, append(files, source.File{Path: "g.yaml", Content: []byte(beside)})...)
 	require.Equal(t, 2, int(judged(t, p, "x", `{"x": 1}`, `{}`).Ask.Required))
 	require.Equal(t, []any{2, 5 * time.Minute}, []any{int(p.StageApproval().Required), p.StageApproval().Timeout})
+}
+
+// Where a ruleset asks about a call and others do too, nobody's silence is a yes unless
+// all of them take it for one. Of the rules of a ruleset the first that asks speaks.
+func TestSilenceIsAYesWhereAllTakeItForOne(t *testing.T) {
+	ask := func(id, more string) string {
+		return "  - {id: " + id + ", type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: ask, message: m" + more + "}}\n"
+	}
+	ruleset := func(rules string) source.File { return file("a.yaml", rulesetHead+"rules:\n"+rules) }
+	const allows = ", timeout_action: allow"
+	document := file("d.yaml", "name: d\nrules: [{name: q, condition: {field: tool_name, operator: eq, value: x}, action: ask}]\n")
+	for name, c := range map[string]struct {
+		files []source.File
+		yes   bool
+	}{
+		"one":                         {[]source.File{ruleset(ask("a", allows))}, true},
+		"the first of two rules":      {[]source.File{ruleset(ask("a", allows) + ask("b", ""))}, true},
+		"the policy for all does not": {[]source.File{ruleset(ask("a", allows)), file("g.yaml", "name: g\nrequire_human_approval: true\napproval: {required: 2}\n")}, false},
+		"the policy for all does":     {[]source.File{ruleset(ask("a", allows)), file("g.yaml", "name: g\nrequire_human_approval: true\napproval: {on_timeout: allow}\n")}, true},
+		"the document alone does":     {[]source.File{ruleset(ask("a", "")), document, file("g.yaml", "name: g\napproval: {on_timeout: allow}\n")}, false},
+		"the document too":            {[]source.File{ruleset(ask("a", allows)), document, file("g.yaml", "name: g\napproval: {on_timeout: allow}\n")}, true},
+	} {
+		p := mustCompileFiles(t, c.files...)
+		for range 2 { // what is shared is not written to
+			d := judged(t, p, "x", `{"x": 1}`, `{}`)
+			require.NotNil(t, d.Ask, name)
+			require.Equal(t, c.yes, d.Ask.AllowOnTimeout, name)
+		}
+	}
 }
