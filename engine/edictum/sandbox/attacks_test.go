@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +46,37 @@ func TestAttacks(t *testing.T) {
 		require.Equal(t, inside, detail == "", at)
 	}
 	require.GreaterOrEqual(t, seen, 200)
+}
+
+// A text that is made for it takes no longer than one that is not: it is outside, or looked
+// at once.
+func TestWhatIsLookedAtIsBounded(t *testing.T) {
+	box := sandbox.New(sandbox.Spec{Within: []string{"/srv"}, Domains: []string{"x.io"}})
+	for _, part := range []string{"=", "%3d=", ":", "http:", "https:x.io,", "https://x.io,", "http:~", "{a,", "{", "..{", "=/srv/", "%2e=", "x.io@", "//x.io ", "/../srv/,"} {
+		text := strings.Repeat(part, 60_000/len(part))
+		start := time.Now()
+		for _, key := range []string{"command", "path", "x"} {
+			_, _, err := box.Check(argument(key, text), value.Value{})
+			require.NoError(t, err)
+		}
+		require.Less(t, time.Since(start), 2*time.Second, "%q", part) // it was up to eight
+	}
+}
+
+// What reads is told from what may do more, also where its options are written together,
+// cut short or in braces.
+func TestClassify(t *testing.T) {
+	for command, effect := range map[string]sandbox.SideEffect{
+		"": sandbox.Read, "ls -la": sandbox.Read, "tree -a": sandbox.Read, "date -u": sandbox.Read, "date -Iseconds": sandbox.Read, "git log --oneline": sandbox.Read,
+		"cat {a": sandbox.Read, "grep '{a,b}' x": sandbox.Read, "find . -name '*.go'": sandbox.Read, "less x": sandbox.Read, "rg --pretty x": sandbox.Read,
+		"cat {a,b}": sandbox.Irreversible, "find . -{delete,print}": sandbox.Irreversible, "find . -delete": sandbox.Irreversible,
+		"tree -o x": sandbox.Irreversible, "tree -ox": sandbox.Irreversible, "tree -ao x": sandbox.Irreversible, "tree -R -L 1": sandbox.Irreversible,
+		"date -s 2030": sandbox.Irreversible, "date -us 2030": sandbox.Irreversible, "date --set=2030": sandbox.Irreversible, "date --s 2030": sandbox.Irreversible, "date --se 2030": sandbox.Irreversible,
+		"less -No log x": sandbox.Irreversible, "file -bC": sandbox.Irreversible, "rg --hostname-bin ./x y": sandbox.Irreversible, "rg --pre=./x y": sandbox.Irreversible,
+		"git log -p --ext-diff": sandbox.Irreversible, "git log --output=x": sandbox.Irreversible, "git branch -D x": sandbox.Irreversible, "rm x": sandbox.Irreversible,
+	} {
+		require.Equal(t, effect, sandbox.Classify(command), command)
+	}
 }
 
 func boxOf(t *testing.T, text string) *sandbox.Box {

@@ -33,8 +33,8 @@ var readCommands = []string{
 // writes are the options with which a command that reads does more.
 var writes = map[string][]string{
 	"find": {"-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls"},
-	"tree": {"-o"}, "date": {"-s", "--set"}, "less": {"-o", "-O", "--log-file", "--LOG-FILE"}, "more": {"-o", "-O"}, "rg": {"--pre"},
-	"git log": {"--output"}, "git diff": {"--output", "--ext-diff"}, "git show": {"--output", "--ext-diff"}, "file": {"-C", "--compile"},
+	"tree": {"-o", "-R"}, "date": {"-s", "--set"}, "less": {"-o", "-O", "--log-file", "--LOG-FILE"}, "more": {"-o", "-O"}, "rg": {"--pre", "--hostname-bin"},
+	"git log": {"--output", "--ext-diff"}, "git diff": {"--output", "--ext-diff"}, "git show": {"--output", "--ext-diff"}, "file": {"-C", "--compile"},
 }
 
 // lists are the options with which a command that writes only lists.
@@ -59,7 +59,14 @@ func Classify(command string) SideEffect {
 		if !ok || rest != "" && rest[0] != ' ' {
 			continue
 		}
-		return classifyOptions(c, words(rest))
+		var options []string
+		for _, w := range split(rest) {
+			if all, ok := w.expanded(); !ok || len(all) != 1 {
+				return Irreversible
+			}
+			options = append(options, w.text)
+		}
+		return classifyOptions(c, options)
 	}
 	return Irreversible
 }
@@ -77,12 +84,28 @@ func classifyOptions(command string, options []string) SideEffect {
 		if (command == "less" || command == "more") && strings.HasPrefix(o, "+") {
 			return Irreversible
 		}
-		for _, w := range writes[command] {
-			if o == w || strings.HasPrefix(o, w+"=") || len(w) == 2 && w[0] == '-' && strings.HasPrefix(o, w) && command != "find" ||
-				strings.HasPrefix(w, "--") && len(o) > 4 && strings.HasPrefix(w, strings.SplitN(o, "=", 2)[0]) {
-				return Irreversible
-			}
+		if slices.ContainsFunc(writes[command], func(w string) bool { return meant(w, upTo(o, takeText[command]), command == "find") }) {
+			return Irreversible
 		}
 	}
 	return Read
 }
+
+// meant reports whether a word of a command may mean an option: itself, one of several
+// letters behind one hyphen, or the beginning of a long one. Single says that the command
+// takes options of one hyphen as they stand.
+func meant(option, word string, single bool) bool {
+	name, _, _ := strings.Cut(word, "=")
+	switch {
+	case name == option:
+		return true
+	case strings.HasPrefix(option, "--"):
+		return len(name) > 2 && strings.HasPrefix(option, name)
+	case single || len(option) != 2 || len(word) < 2 || word[0] != '-' || word[1] == '-':
+		return false
+	}
+	return strings.Contains(word, option[1:])
+}
+
+// takeText are the letters of options whose argument may follow at once, as in -Is.
+var takeText = map[string]string{"date": "dfrI"}

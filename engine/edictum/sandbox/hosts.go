@@ -6,14 +6,32 @@ import "strings"
 
 // hosts looks at the hosts in a text.
 func (l *look) hosts(s string) {
-	if !strings.ContainsAny(s, ":%") && !strings.Contains(s, "//") && !strings.Contains(s, `\\`) {
+	plain := withoutBreaks(s)
+	if !strings.ContainsAny(plain, ":%") && !hasTwoSlashes(plain) {
 		return
 	}
-	plain := withoutBreaks(s)
-	for _, form := range [...]string{s, plain, decoded(plain), decoded(decoded(plain))} {
-		l.hostsIn(form)
+	once := decoded(plain)
+	twice := decoded(once)
+	last := ""
+	for _, form := range [...]string{s, plain, once, withoutBreaks(once), twice, withoutBreaks(twice)} {
+		if form != last {
+			l.hostsIn(form)
+		}
+		last = form
 	}
 }
+
+// hasTwoSlashes reports whether there are two slashes of either sort in a row.
+func hasTwoSlashes(s string) bool {
+	for i := 1; i < len(s); i++ {
+		if isSlash(s[i]) && isSlash(s[i-1]) {
+			return true
+		}
+	}
+	return false
+}
+
+func isSlash(c byte) bool { return c == '/' || c == '\\' }
 
 // withoutBreaks is a text without what clients take out of URLs.
 func withoutBreaks(s string) string {
@@ -32,16 +50,24 @@ func (l *look) hostsIn(s string) {
 			switch {
 			case scheme == "file":
 				l.path("/" + strings.TrimLeft(untilBlank(s[i+1+slashes:]), `/\`))
-			case scheme != "" && slashes >= 2, special[scheme] && (slashes > 0 || startsHost(s[i+1:])):
-				l.host(s[i+1+slashes:])
+			case slashes >= 2, special[scheme]:
+				rest := s[i+1+slashes:]
+				if l.spend(len(upTo(rest, urlEnds))) && (slashes > 0 || startsHost(rest)) {
+					l.host(rest, isBlank(s[:i-len(scheme)]))
+				}
 			}
-		case (s[i] == '/' || s[i] == '\\') && i+1 < len(s) && (s[i+1] == '/' || s[i+1] == '\\') && begins(s, i):
+		case i+1 < len(s) && isSlash(s[i]) && isSlash(s[i+1]) && begins(s, i):
 			// A host without a scheme. A path that begins with two slashes is one too.
-			if rest := s[i+countSlashes(s[i:]):]; hostPart(rest) != "" {
-				l.host(rest)
+			if rest := s[i+countSlashes(s[i:]):]; hostPart(rest) != "" && l.spend(len(upTo(rest, urlEnds))) {
+				l.host(rest, isBlank(s[:i]))
 			}
 		}
 	}
+}
+
+// isBlank reports whether clients leave out what stands before a URL.
+func isBlank(s string) bool {
+	return strings.TrimLeftFunc(s, func(r rune) bool { return r <= ' ' }) == ""
 }
 
 // special are the schemes whose slashes clients put in themselves.
@@ -67,43 +93,67 @@ func isSchemeByte(c byte) bool {
 
 func countSlashes(s string) int {
 	n := 0
-	for n < len(s) && (s[n] == '/' || s[n] == '\\') {
+	for n < len(s) && isSlash(s[n]) {
 		n++
 	}
 	return n
 }
 
-// startsHost reports whether a text could begin with a host.
+// startsHost reports whether a text could begin with a host, or with a user before one.
 func startsHost(s string) bool {
-	return s != "" && (isLetter(s[0]) || s[0] >= '0' && s[0] <= '9' || s[0] == '[')
+	return s != "" && (isLetter(s[0]) || s[0] >= '0' && s[0] <= '9' || strings.IndexByte("[_-", s[0]) >= 0) || strings.Contains(hostPart(s), "@")
 }
 
 // begins reports whether a place is where a word begins.
 func begins(s string, i int) bool {
-	return i == 0 || strings.IndexByte(" \t\r\n\"'`=(<>[{,;", s[i-1]) >= 0
+	return i == 0 || s[i-1] <= ' ' || strings.IndexByte("\"'`=(<>[{,;", s[i-1]) >= 0
 }
 
-func untilBlank(s string) string {
-	if i := strings.IndexAny(s, " \t\r\n\"'<>?#"); i >= 0 {
-		return s[:i]
-	}
-	return s
-}
+func untilBlank(s string) string { return upTo(s, " \t\r\n\"'<>?#") }
 
 // hostPart is what stands where a URL has user, host and port.
-func hostPart(s string) string {
-	if i := strings.IndexAny(s, "/\\?# \t\r\n\"'`<>(){}|^,;"); i >= 0 {
-		return s[:i]
-	}
-	return s
-}
+func hostPart(s string) string { return upTo(s, "/\\?# \t\r\n\"'`<>(){}|^,;") }
 
-// host looks at the host at the beginning of a text.
-func (l *look) host(s string) {
+// host looks at the host at the beginning of a text. Whole says that a client may be
+// given the text as it stands.
+//
+// For who looks for URLs in a text a comma ends one, and so does a bracket or a quote.
+// For the clients it belongs to the user's name, if an @ follows, or to the host.
+func (l *look) host(s string, whole bool) {
 	if len(l.box.domains) == 0 && len(l.box.notDomains) == 0 {
 		return
 	}
 	h := hostPart(s)
+	l.oneHost(h)
+	ends, quotes := urlEnds, ""
+	if !whole {
+		quotes = "\"'`"
+		ends += " \t\r\n<>" + quotes
+	}
+	user := upTo(s, ends)
+	if at := strings.LastIndexByte(user, '@'); at >= len(h) {
+		l.host(s[at+1:], whole)
+		return
+	}
+	name := strings.TrimRight(upTo(s, urlEnds+"@: \t\r\n<>[]|^"+quotes), ".,;(){}\"'`")
+	if len(name) > len(h) && strings.Contains(name[len(h):], ".") {
+		l.oneHost(name)
+	}
+}
+
+// urlEnds end user, host and port for all clients.
+const urlEnds = `/\?#`
+
+// upTo is what stands before the first of some bytes.
+func upTo(s, ends string) string {
+	if i := strings.IndexAny(s, ends); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+// oneHost looks at a host with its user and its port.
+func (l *look) oneHost(h string) {
 	if i := strings.LastIndexByte(h, '@'); i >= 0 {
 		h = h[i+1:]
 	}

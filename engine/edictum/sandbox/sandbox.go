@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"example.com/govnode/engine/pattern"
@@ -116,6 +117,19 @@ type look struct {
 	box     *Box
 	cwd     string // absolute; empty if it is not known
 	outside string // the first that is not inside
+	looked  int    // bytes that were looked at more than once
+}
+
+// mostLooked bounds looked: a text that is made for it is looked at anew from each of its
+// bytes on.
+const mostLooked = 8 << 20
+
+// spend reports whether so many bytes may be looked at once more.
+func (l *look) spend(n int) bool {
+	if l.looked += n; l.looked > mostLooked {
+		l.fail("there are too many paths and hosts in it to look at all")
+	}
+	return l.outside == ""
 }
 
 func (l *look) fail(format string, args ...any) {
@@ -157,7 +171,7 @@ func (l *look) text(s string, named bool) {
 	trimmed := strings.TrimSpace(s)
 	switch {
 	case trimmed == "":
-	case strings.HasPrefix(trimmed, "/"), strings.HasPrefix(trimmed, `\`):
+	case strings.IndexByte(`/\%`, trimmed[0]) >= 0 && slices.ContainsFunc(forms(trimmed), func(form string) bool { return strings.HasPrefix(form, "/") }):
 		l.path(trimmed)
 	case named && (!isURL(trimmed) || climbs(trimmed)):
 		l.path(trimmed)
@@ -166,6 +180,9 @@ func (l *look) text(s string, named bool) {
 
 // path looks at a path as it stands and as it is when it is decoded.
 func (l *look) path(p string) {
+	if !l.spend(len(p)) {
+		return
+	}
 	for _, form := range forms(p) {
 		l.onePath(form, p)
 	}
@@ -288,8 +305,8 @@ func (b *Box) allowedHost(host string) (string, bool) {
 		return "", true
 	}
 	for i := range len(host) {
-		if host[i] >= 0x80 { // what a client makes of it is not known
-			return "is not written in ASCII", false
+		if host[i] <= ' ' || host[i] >= 0x7f { // what a client makes of it is not known
+			return "is not written in printable ASCII", false
 		}
 	}
 	for _, p := range b.domains {
