@@ -16,12 +16,14 @@ import (
 )
 
 // The short way decides as the long way does, to the last field, and writes
-// nothing where it decides nothing.
+// nothing where it decides nothing: whatever stands beside the rules of a document, and in
+// strict mode too.
 func TestDirectIsTheLongWay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	shapes := 9
 	conditions := func() string {
-		switch rng.IntN(9) {
+		switch rng.IntN(shapes) {
 		case 0, 1:
 			return "field: tool_name, operator: eq, value: " + pick("a", "ab", "abc_1", "long_name_of_a_tool", `"\ufffd"`)
 		case 2:
@@ -38,14 +40,39 @@ func TestDirectIsTheLongWay(t *testing.T) {
 		return "field: " + pick("x", "x", "call_count") + ", operator: gt, value: " + pick("1", "5")
 	}
 	direct, denied, rulesSeen := 0, 0, map[string]bool{}
-	for range 1000 {
-		var y strings.Builder
-		y.WriteString("name: p\nrules:\n")
-		for i := range 1 + rng.IntN(9) {
-			fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block", "ask"), rng.IntN(3))
+	for range 1500 {
+		if shapes = 9; rng.IntN(2) == 0 {
+			shapes = 5 // the tool alone: in strict mode nothing is missing then
 		}
-		fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
-		tree, err := source.SingleFile(y.String())
+		var y strings.Builder
+		document := func(name string) source.File {
+			begin := y.Len()
+			fmt.Fprintf(&y, "name: %s\nrules:\n", name)
+			for i := range 1 + rng.IntN(9) {
+				fmt.Fprintf(&y, "  - {name: r%d, condition: {%s}, action: %s, priority: %d}\n", i, conditions(), pick("allow", "deny", "audit", "block", "ask"), rng.IntN(3))
+			}
+			fmt.Fprintf(&y, "defaults: {action: %s}\n", pick("allow", "deny"))
+			return file(name+".yaml", y.String()[begin:])
+		}
+		files := []source.File{document("p")}
+		for _, more := range []func() source.File{ // what may decide beside the first document
+			func() source.File { return document("q") },
+			func() source.File { return document("q/governance") },
+			func() source.File {
+				return file("g.yaml", "name: g\n"+pick("max_tool_calls: 0", "max_tool_calls: 5", "allowed_tools: [a, ab]", "require_human_approval: true", "confidence_threshold: 0.5", "approval: {required: 2}")+"\n")
+			},
+			func() source.File {
+				return file("s.yaml", "name: s\nrules: []\ncombining: "+pick("deny_overrides", "allow_overrides")+"\n")
+			},
+			func() source.File {
+				return file("r.yaml", rulesetHead+"rules:\n  - {id: a, type: pre, tool: 'a*', when: {args.x: {exists: false}}, then: {action: "+pick("block", "ask")+", message: m}}\n")
+			},
+		} {
+			if rng.IntN(8) == 0 {
+				files = append(files, more())
+			}
+		}
+		tree, err := source.NewTree(files)
 		require.NoError(t, err)
 		var opts []Option
 		if rng.IntN(3) == 0 {
