@@ -53,13 +53,13 @@ func TestAttacks(t *testing.T) {
 func TestWhatIsLookedAtIsBounded(t *testing.T) {
 	box := sandbox.New(sandbox.Spec{Within: []string{"/srv"}, Domains: []string{"x.io"}})
 	for _, part := range []string{"=", "%3d=", ":", "http:", "https:x.io,", "https://x.io,", "http:~", "{a,", "{", "..{", "=/srv/", "%2e=", "x.io@", "//x.io ", "/../srv/,"} {
-		text := strings.Repeat(part, 60_000/len(part))
+		text := strings.Repeat(part, 200_000/len(part))
 		start := time.Now()
 		for _, key := range []string{"command", "path", "x"} {
 			_, _, err := box.Check(argument(key, text), value.Value{})
 			require.NoError(t, err)
 		}
-		require.Less(t, time.Since(start), 2*time.Second, "%q", part) // it was up to eight
+		require.Less(t, time.Since(start), 30*time.Second, "%q", part) // it was a minute where it grew with the square
 	}
 }
 
