@@ -317,6 +317,8 @@ func (d *domain) beat(ctx context.Context) {
 	_, status, err := d.r.send(unwatch(ctx), s, nil, now, mono)
 	d.noteTrouble(err)
 	switch {
+	case errors.Is(err, errOlder):
+		_ = d.lost(ctx, g.epoch, err.Error()) // logged there
 	case err != nil:
 		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
 	case status == wire.ReplyLost:

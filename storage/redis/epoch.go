@@ -169,7 +169,8 @@ func judge(f found, know knowledge, now, quarantine time.Duration) ruling {
 		return ruling{epoch: f.epoch}
 	case f.runid != f.epoch.runid && f.promoted():
 		return fault("another Redis was made the primary; what had not reached it is lost")
-	case f.replid != f.epoch.replid && f.promoted() && f.before == f.epoch.replid:
+	case f.replid != f.epoch.replid && f.promoted():
+		// By itself a primary draws another replication id only as it forgets the one before.
 		return fault("the primary was a replica meanwhile; what it did not get again is lost")
 	}
 	// The same data: the process was restarted with it, or has drawn another

@@ -78,6 +78,48 @@ func TestRedisFailoverWithoutQuarantine(t *testing.T) {
 	require.True(t, time.Now().Before(l.lapses), "the lost lease should still have been believed in")
 }
 
+// A primary has followed another that knew less, and is the primary again before any node
+// has seen that other: its process is the same, and what it had to itself is lost. A node
+// that comes later knows nothing but what the servers say.
+func TestRedisPrimaryThatFollowedAnother(t *testing.T) {
+	t.Parallel()
+	s, other := startRedis(t), startRedis(t)
+	r := s.open("one")
+	acquire := func(slot string) session.Command {
+		return &session.Acquire{NS: testNS, Client: "w", Slot: slot, Pool: "one", Weight: 1, TTL: time.Minute}
+	}
+	other.do("REPLICAOF", "127.0.0.1", s.port)
+	one(t, r, &session.PutPool{NS: testNS, Pool: "one", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
+	require.Eventually(t, func() bool {
+		return other.do("EXISTS", "{gov:test}:r:ptest/one").(int64) == 1
+	}, 10*time.Second, 5*time.Millisecond, "the replica does not follow")
+	other.do("REPLICAOF", "NO", "ONE")
+	require.Equal(t, session.Admitted, one(t, r, acquire("lost")).Code)
+	require.NoError(t, r.Close())
+	s.do("REPLICAOF", "127.0.0.1", other.port)
+	require.Eventually(t, func() bool {
+		return parseInfo(s.do("INFO", "replication").(string))["master_link_status"] == "up"
+	}, 30*time.Second, 5*time.Millisecond, "it does not follow")
+	s.do("REPLICAOF", "NO", "ONE")
+	answer := s.open("late").Apply(t.Context(), acquire("next"))[0]
+	require.Equal(t, storage.NotApplied, answer.Outcome, "%v", answer.Result)
+	require.ErrorContains(t, answer.Err, "quarantine")
+}
+
+// A node of which nobody asks anything notices by its next beat that the data is older than
+// what it has seen, whoever writes what meanwhile.
+func TestRedisIdleNodeNoticesOlderData(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	for i := range 3 {
+		one(t, r, count("w", fmt.Sprint(i)))
+	}
+	s.do("SET", "{gov}:clock", s.do("GET", "{gov}:clock").(string)[:20]+"1")
+	r.domain("").beat(t.Context())
+	require.ErrorContains(t, r.Ready(t.Context()), "quarantine")
+}
+
 // Emptied, or a record removed by hand: noticed, never taken for a fresh start.
 func TestRedisDataIsGone(t *testing.T) {
 	t.Parallel()

@@ -57,10 +57,12 @@ func TestRedisJudge(t *testing.T) {
 		"reloaded the copy of an epoch from before":  {found{epoch: of("d", epochOpen, 2, "p", "r", 0), seq: 20, primary: same}, knows, shut},
 		"reloaded the copy of a restore from before": {found{epoch: of("d", epochRestore, 2, "p", "r", 0), seq: 20, primary: same}, knows, shut},
 
-		"a replica was promoted": {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "p", "s", ""}}, knows, shut},
-		"promoted, new node":     {found{epoch: e, seq: 9, primary: primary{"master", "q", "p", "s", ""}}, nothing, shut},
-		"promoted, node behind":  {found{epoch: e, seq: 9, mark: 3, primary: primary{"master", "q", "p", "s", ""}}, knowledge{epoch: e, swaps: 3, mark: 3}, shut},
-		"demoted and promoted":   {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "p", "r", ""}}, knows, shut},
+		"a replica was promoted":  {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "p", "s", ""}}, knows, shut},
+		"promoted, new node":      {found{epoch: e, seq: 9, primary: primary{"master", "q", "p", "s", ""}}, nothing, shut},
+		"promoted, node behind":   {found{epoch: e, seq: 9, mark: 3, primary: primary{"master", "q", "p", "s", ""}}, knowledge{epoch: e, swaps: 3, mark: 3}, shut},
+		"demoted, fed by another": {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "u", "r", ""}}, knows, shut},
+		"that, new node":          {found{epoch: e, seq: 9, primary: primary{"master", "q", "u", "r", ""}}, nothing, shut},
+		"demoted and promoted":    {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "p", "r", ""}}, knows, shut},
 
 		"emptied":                             {found{primary: same}, knows, shut},
 		"epoch or clock removed, new node":    {found{other: true, primary: same}, nothing, shut},
