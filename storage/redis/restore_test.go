@@ -50,6 +50,43 @@ func TestRedisRestoreOverDamage(t *testing.T) {
 	require.Equal(t, storage.Unknown, storage.OutcomeOf(err))
 }
 
+// Lists of records may be what was lost: what was in them is replaced all the same.
+func TestRedisRestoreWhereAListIsGone(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{"{gov:test}:x:k", "{gov:test}:x:c", "{gov:test}:counts", "{gov}:namespaces"} {
+		t.Run(list, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			r := s.open("one")
+			one(t, r, count("w", "kept"))
+			var snapshot bytes.Buffer
+			require.NoError(t, r.Save(t.Context(), &snapshot))
+			one(t, r, count("w", "undone"))
+			one(t, r, add("k", "w"))
+			one(t, r, set("gone", "k", time.Hour))
+			require.EqualValues(t, 1, s.do("DEL", list))
+			require.NoError(t, r.Restore(t.Context(), &snapshot))
+			sound(t, s, r)
+			require.Empty(t, counters(t, r, "gone"))
+			require.True(t, one(t, r, count("w", "kept")).Repeat)
+			require.False(t, one(t, r, count("w", "undone")).Repeat, "it is remembered, and was taken back")
+			one(t, r, set("gone", "k", time.Hour))
+			sound(t, s, r)
+		})
+	}
+}
+
+// Somebody was saving the state that is replaced, and holds changes up until his time is
+// over.
+func TestRedisRestoreWhileChangesAreHeldUp(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	s.do("SET", "{gov}:frozen", "another", "PX", 500)
+	require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshotOf(t, testNS, "restored"))))
+	require.Equal(t, []string{"restored"}, counters(t, r, testNS))
+}
+
 // Of what a Tick names in several namespaces one error is enough, whichever comes last.
 func TestRedisATickFailsAsAWhole(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -303,6 +304,9 @@ func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.St
 		}
 	}
 	for d, e := range epochs { // order-free: each for itself
+		if err := r.removeUnlisted(ctx, d, e); err != nil {
+			return err
+		}
 		if err := r.removeAsides(ctx, d, e); err != nil {
 			return err
 		}
@@ -383,11 +387,7 @@ func (r *Store) removeListed(ctx context.Context, e *epoch, l listing) error {
 		var keys []string
 		var members []any
 		for _, name := range names {
-			k := l.prefix + session.Key(name)
-			keys, members = append(keys, p.Record(k), p.Aside(k)), append(members, name)
-			if session.HasParts(k) {
-				keys = wire.AppendParts(keys, &p.Place, []wire.Want{{Key: k, Parts: wire.AllParts}})
-			}
+			keys, members = appendAll(keys, p, l.prefix+session.Key(name)), append(members, name)
 		}
 		err = p.d.under(ctx, e, func(tx redis.Pipeliner) {
 			tx.Unlink(ctx, keys...)
@@ -397,6 +397,41 @@ func (r *Store) removeListed(ctx context.Context, e *epoch, l listing) error {
 			return err
 		}
 	}
+}
+
+// removeUnlisted removes records that are in no list, or in that of a namespace that is in
+// none: lists may be what was lost, and a record that is left would be in the way.
+func (r *Store) removeUnlisted(ctx context.Context, d *domain, e *epoch) error {
+	unlisted, err := r.scanRecords(ctx, d)
+	if err != nil {
+		return err
+	}
+	for ns, records := range unlisted { // order-free: each for itself
+		for _, kind := range []byte(wire.Kinds) {
+			if err := r.removeListed(ctx, e, listing{session.Prefix(kind, ns), ns}); err != nil {
+				return err
+			}
+		}
+		for some := range slices.Chunk(records, pageKeys) {
+			var keys []string
+			for _, k := range some {
+				keys = appendAll(keys, r.place(ns), k)
+			}
+			if err := d.under(ctx, e, func(tx redis.Pipeliner) { tx.Unlink(ctx, keys...) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// appendAll appends the keys of all that there may be of a record.
+func appendAll(keys []string, p *place, k session.Key) []string {
+	keys = append(keys, p.Record(k), p.Aside(k))
+	if session.HasParts(k) {
+		keys = wire.AppendParts(keys, &p.Place, []wire.Want{{Key: k, Parts: wire.AllParts}})
+	}
+	return keys
 }
 
 // A rewriting writes many records of a namespace that is not served, in swaps of
@@ -424,18 +459,19 @@ func (w *rewriting) add(ctx context.Context, k session.Key, was wire.Entry, afte
 	return w.flush(ctx)
 }
 
+// flush writes what was added. Who holds changes up meanwhile reads a state that is not
+// served any more, and soon finds that out.
 func (w *rewriting) flush(ctx context.Context) error {
 	if len(w.wants) == 0 {
 		return nil
 	}
-	s := w.r.beginSwap(w.p, w.e, w.wants)
-	for i := range w.was {
-		s.Put(i, w.was[i], w.after[i], w.now)
+	status, err := w.write(ctx)
+	for err == nil && status == wire.ReplyFrozen {
+		if rest(ctx, frozenPause); ctx.Err() != nil {
+			return ctx.Err()
+		}
+		status, err = w.write(ctx)
 	}
-	now, mono := w.p.d.clock.now()
-	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
-	defer cancel()
-	_, status, err := w.r.send(unwatch(trip), s, w.was, max(now, w.now), mono)
 	if err != nil {
 		return err
 	}
@@ -444,4 +480,16 @@ func (w *rewriting) flush(ctx context.Context) error {
 	}
 	w.wants, w.was, w.after, w.size = nil, nil, nil, 0
 	return nil
+}
+
+func (w *rewriting) write(ctx context.Context) (status string, err error) {
+	s := w.r.beginSwap(w.p, w.e, w.wants)
+	for i := range w.was {
+		s.Put(i, w.was[i], w.after[i], w.now)
+	}
+	now, mono := w.p.d.clock.now()
+	trip, cancel := context.WithTimeout(ctx, w.r.cfg.Timeout)
+	defer cancel()
+	_, status, err = w.r.send(unwatch(trip), s, w.was, max(now, w.now), mono)
+	return status, err
 }
