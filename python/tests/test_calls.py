@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from conftest import put
+from conftest import eventually, put
 
 import govnode
 
@@ -60,6 +61,35 @@ def test_block_that_is_left_by_an_error_ends_its_call(
     info = session.read()
     assert (info.open_calls, info.executions) == ((), 1)
     assert info.failures == (1 if status == "failures" else 0)
+
+
+class Unwritable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("came", [{"output": Unwritable()}, {"spent": {"b": object()}}])
+def test_call_ends_though_what_came_of_it_cannot_be_written(session: govnode.Session, came: dict[str, Any]) -> None:
+    call = session.begin("t")
+    with pytest.raises((RuntimeError, ArithmeticError)):
+        call.end(**came)
+    assert call.state == "ended"
+    eventually(lambda: session.read().open_calls == ())
+
+
+def left_by(session: govnode.Session, error: BaseException | None) -> None:
+    with session.call("t") as call:
+        call.spent = {"no such budget": 1}
+        if error is not None:
+            raise error
+
+
+def test_end_that_fails_hides_no_error(session: govnode.Session) -> None:
+    for error in (ValueError("this"), KeyboardInterrupt("this")):
+        with pytest.raises(type(error), match="this"):
+            left_by(session, error)
+    with pytest.raises(govnode.Rejected):
+        left_by(session, None)
 
 
 def test_closed_generator_ends_its_call(session: govnode.Session) -> None:

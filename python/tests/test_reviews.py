@@ -9,6 +9,7 @@ import pytest
 
 import govnode
 from govnode import _review, testing
+from govnode.adapters import Gate
 
 RULES = """apiVersion: edictum/v1
 kind: Ruleset
@@ -80,6 +81,28 @@ def test_what_cannot_be_judged_is_not_shown(looking: govnode.Session) -> None:
     call._given_out, call._sent = "sk-abc", "sk-abc"  # no answer came to its end
     assert call.shown == _review.UNJUDGED
     call.end()
+
+
+def test_what_nobody_is_there_to_judge_is_not_shown(address: testing.Address, looking: govnode.Session) -> None:
+    looking.open()
+    with govnode.Client(address) as client:
+        here = client.session(looking.id)
+        passage = Gate(here).enter("look", {})
+        call = here.begin("look")
+    call.end(output="sk-abc")
+    assert call.shown == _review.UNJUDGED
+    assert passage.run(lambda: "sk-abc") == _review.UNJUDGED
+    call = looking.begin("look")
+    call.end()
+    call.end(output="sk-abc")  # only the first end counts
+    assert call.shown == _review.UNJUDGED
+
+
+def test_what_an_end_that_fails_has_not_judged_is_not_shown(looking: govnode.Session) -> None:
+    passage = Gate(looking).enter("look", {})
+    assert passage.call is not None
+    passage.call.spent = {"b": object()}  # type: ignore[dict-item]
+    assert passage.run(lambda: "sk-abc") == _review.UNJUDGED
 
 
 def test_other_tools_are_as_they_were(looking: govnode.Session) -> None:

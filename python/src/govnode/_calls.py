@@ -227,32 +227,29 @@ class HeldCall(Held):
         spent: Mapping[str, str | int | float | Decimal] | None,
     ) -> messages.Ended | None:
         """Report how the call ended. Only the first end counts."""
+        if self._given_out is None:
+            self._given_out = self.output if output is None else output  # judged or not: see shown
         if not self.admitted or self._settled or self._elsewhere():
             return self._ended
+        ended = body = self._session.end_body(self.id, status or self.status or "succeeded")
         self._settled = True
-        body = self._session.end_body(self.id, status or self.status or "succeeded")
-        output = self._given_out = self.output if output is None else output
-        if self.reviews and output is not None:
-            self._put_reviewed(body, output)
-        else:
-            self._session.put_output(body, output)
-        if tokens or self.tokens:
-            body["tokens"] = str(tokens or self.tokens)
-        if costs := spent or self.spent:
-            body["spent"] = budgets_of(costs)
         lease, keeper = self._lease, self._live.keeper
         if lease is None:
-            keeper.later(self._session.count_later(self._body, body), _FAIL_OPEN_KEPT)
+            try:
+                body = self._filled(ended, tokens, spent)
+            finally:
+                keeper.later(self._session.count_later(self._body, body), _FAIL_OPEN_KEPT)
             return None
         if not keeper.ended(lease):
             return None
         try:
+            body = self._filled(ended, tokens, spent)
             alone = "begin" in body  # what several calls are sent in has less room
             answer = await self._core._perform(
                 Operation("CallService/EndCall", body, self.id, batched="" if alone else "end")
             )
         except BaseException as e:
-            if isinstance(e, NoAnswer) or not isinstance(e, Exception):
+            if body is ended or isinstance(e, NoAnswer) or not isinstance(e, Exception):
                 keeper.later(ending(body), max(lease.ttl, 1.0))
             raise
         finally:
@@ -262,6 +259,21 @@ class HeldCall(Held):
         if self._ended.outcome not in ("ENDED", "ALREADY_ENDED"):
             raise LeaseLost(f"govnode: call {self.id}: {self._ended.reason or self._ended.outcome.lower()}")
         return self._ended
+
+    def _filled(
+        self, ended: dict[str, Any], tokens: int, spent: Mapping[str, str | int | float | Decimal] | None
+    ) -> dict[str, Any]:
+        """Return the end of the call with what came of it. What cannot be written of that raises."""
+        body = dict(ended)
+        if self.reviews and self._given_out is not None:
+            self._put_reviewed(body, self._given_out)
+        else:
+            self._session.put_output(body, self._given_out)
+        if tokens or self.tokens:
+            body["tokens"] = str(tokens or self.tokens)
+        if costs := spent or self.spent:
+            body["spent"] = budgets_of(costs)
+        return body
 
     def _put_reviewed(self, body: dict[str, Any], output: Any) -> None:
         """Put an output that rules look at into the end of the call, with the call that they look at too."""
@@ -280,9 +292,10 @@ class HeldCall(Held):
             await self._end(status, None, 0, None)
         except NoAnswer as e:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", self.id, e)
-        except LeaseLost:
+        except Exception as e:
             if kind is None:
-                raise
+                raise  # else it would hide why the block was left
+            log.warning("govnode: call %s did not end as it should: %s", self.id, e)
 
 
 class HeldSlot(Held):
@@ -326,9 +339,10 @@ class HeldSlot(Held):
             await self._release()
         except NoAnswer as e:
             log.warning("govnode: slot %s of %s is not known to have been released: %s", self.id, self.pool, e)
-        except LeaseLost:
+        except Exception as e:
             if kind is None:
-                raise
+                raise  # else it would hide why the block was left
+            log.warning("govnode: slot %s of %s was not released as it should be: %s", self.id, self.pool, e)
 
 
 class LazySession:

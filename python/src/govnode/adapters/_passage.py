@@ -244,6 +244,8 @@ class Passage:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", call.id, e)
         except LeaseLost as e:
             log.warning("govnode: call %s had lost its slots when it ended: %s", call.id, e)
+        except Exception:  # the tool has run: what may be shown of it is said below
+            log.exception("govnode: call %s did not end as it should", call.id)
         self.shown = call._left()
         signal = (call.ended.signal if call.ended is not None else None) or call.signal
         if signal is not None and signal.signal == "KILL" and self.ways is not None:
