@@ -58,7 +58,8 @@ class Proxy(_Server):
     """Hands requests on to a node, or does not.
 
     ``fault`` gets the method and the body of each and returns what befalls it: "" for nothing, ``lose`` (the node gets
-    it and its answer is lost), ``refuse`` (the connection breaks before), or ``hang`` (no answer until the end).
+    it and its answer is lost), ``refuse`` (the connection breaks before), ``hang`` (no answer until the end), or
+    ``answer`` (the node does not get it, and something else answers in its place).
     """
 
     def __init__(self, node: str) -> None:
@@ -78,6 +79,12 @@ class Proxy(_Server):
                     proxy._end.wait()
                 if fault in ("hang", "refuse"):
                     self.close_connection = True
+                    return
+                if fault == "answer":
+                    self.send_response(200)
+                    self.send_header("Content-Length", "4")
+                    self.end_headers()
+                    self.wfile.write(b"<p/>")
                     return
                 node_ = http.client.HTTPConnection(node)
                 node_.request("POST", self.path, body, dict(self.headers))

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import socket
 import subprocess
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import eventually
 
 import govnode
 from govnode import testing
@@ -153,6 +155,26 @@ def test_renewals_and_goodbyes_bring_it_too(address: testing.Address) -> None:
     client.close()  # which ends it
     with govnode.Client(address) as other:
         assert other.get_session(session.id).executions == 1
+
+
+def test_renewals_draw_a_token_anew(address: testing.Address) -> None:
+    good, old = made(address, "agent", "operator"), "gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+    there = [good]
+
+    def draw() -> str:
+        return there[0]  # or an error: nobody gives out tokens now
+
+    with govnode.Client(address, token=draw) as client:
+        client.put_pool("renewed", 1)
+        slot = client.acquire("renewed", ttl=2.0)
+        for given in ([good], []):
+            there[:] = given
+            client._core._security.shown._header = b"Bearer " + old.encode()  # it does not hold any more
+            if not given:
+                eventually(lambda: slot.state == "at risk")
+                there[:] = [good]
+            time.sleep(2.5)  # longer than the lease
+            slot.check()
 
 
 def free_port() -> int:

@@ -126,6 +126,25 @@ def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client,
     through.close()
 
 
+def test_what_is_no_answer_of_a_node_is_not_taken_for_one(client: govnode.Client, proxy: Proxy) -> None:
+    with govnode.Client(proxy.address, timeout=2) as through:
+        proxy.once("answer", "Increment")  # by something on the way, which knows nothing of this
+        assert through.increment("answered", request_id="r1") == Decimal(1)
+        proxy.always("answer")
+        for ask in (lambda: through.increment("answered"), lambda: through.delete_policy("none")):
+            with pytest.raises(govnode.Unknown, match="not from a govnode"):
+                ask()
+        with pytest.raises(govnode.NoAnswer, match="not from a govnode"):
+            through.get("answered")
+
+
+def test_stream_that_breaks_off_is_told(client: govnode.Client, proxy: Proxy) -> None:
+    with govnode.Client(proxy.address) as through:
+        proxy.always("answer")
+        with pytest.raises(govnode.NoAnswer, match="broke off"):
+            list(through.events())
+
+
 def test_unknown_is_said_to_be_unknown(client: govnode.Client, proxy: Proxy) -> None:
     with govnode.Client(proxy.address, timeout=0.5) as through:
         proxy.always("lose")

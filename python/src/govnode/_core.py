@@ -18,7 +18,7 @@ from ._credentials import Credentials, Token, settings, trust
 from ._ids import Ids, process_name
 from ._keeper import Keeper
 from ._routes import Budget, Node, Routes, checked, jitter
-from ._transport import LoopTransport, Lost, NotSent, Reply, Security, ThreadTransport, message_of
+from ._transport import LoopTransport, Lost, NotSent, Reply, Security, ThreadTransport, answer_of, message_of
 from ._wire import dumps, duration
 from .errors import NoAnswer, PermissionDenied, Rejected, Unauthenticated, Unknown
 from .messages import Loss, Signal, seconds
@@ -377,10 +377,15 @@ class Core:
             else:
                 live.routes.answered(node, reply.leader)
             raise failure
+        try:
+            message = answer_of(reply)
+        except Lost:
+            live.routes.failed(node, unreachable=False)
+            raise
         live.routes.answered(node, reply.leader)
         if live.routes.looks():
             await self._look(live, transport, node)
-        return message_of(reply.content)
+        return message
 
     async def _look(self, live: Live, transport: ThreadTransport | LoopTransport, node: Node) -> None:
         """Find out who is in the cluster."""
@@ -417,14 +422,19 @@ class Core:
         transport = self._io(live).transport
         node = live.routes.pick()
         failure: Failure | None = None
+        whole = False
         try:
             frames = transport.stream(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), 60.0)
             async for flags, content in frames:
                 message = message_of(content)
                 if not flags & 2:
                     yield message
-                elif error := message.get("error"):
+                    continue
+                whole = True
+                if error := message.get("error"):
                     failure = _stream_error(error)
+            if not whole:
+                raise Lost("the stream broke off")
         except (NotSent, Lost) as e:
             live.routes.failed(node, unreachable=True)
             raise NoAnswer(method, "", str(e)) from e

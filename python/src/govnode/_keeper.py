@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._transport import Lost, NotSent, ThreadTransport, message_of, run
+from ._transport import Lost, NotSent, ThreadTransport, answer_of, message_of, run
 from ._wire import dumps, duration
 from .messages import Loss, Signal, decode, seconds
 
@@ -194,14 +194,22 @@ class Keeper:
             self._transport = ThreadTransport(self._security)
         if node is None:
             node = self._routes.pick()
+        url, content = f"{node.url}/govnode.v1.{method}", dumps(body).encode()
         try:
-            reply = run(self._transport.post(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), timeout))
+            shown = self._security.shown.header()
+            reply = run(self._transport.post(url, content, timeout))
+            if reply.status == 401 and self._security.shown.refused(shown):
+                reply = run(self._transport.post(url, content, timeout))  # a token that was drawn since is tried once
         except (NotSent, Lost):
             self._routes.failed(node, unreachable=True)
             raise
+        except Exception as e:  # of what draws or reads the token
+            raise NotSent(f"{type(e).__name__}: {e}") from e
         if reply.status == 200:
+            answer = answer_of(reply)
             self._routes.answered(node, reply.leader)
-        elif reply.status >= 500 or reply.status == 429:
+            return 200, answer
+        if reply.status >= 500 or reply.status == 429:
             self._routes.failed(node, unreachable=False)
         return reply.status, message_of(reply.content)
 

@@ -259,3 +259,11 @@ def message_of(content: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}
+
+
+def answer_of(reply: Reply) -> dict[str, Any]:
+    """Read the answer of a node. Something on the way may have answered in its place: then it is lost."""
+    message = message_of(reply.content)
+    if not message and reply.content.strip() != b"{}":
+        raise Lost(f"HTTP {reply.status}, and not from a govnode")
+    return message
