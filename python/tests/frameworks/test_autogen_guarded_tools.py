@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import eventually
-from laws import SCRIPT, Script, Tool, flush
+from laws import RULES, SCRIPT, Script, Tool, flush
 
 import govnode
 from govnode.adapters import Killed
@@ -259,6 +259,22 @@ class TestStreams:
         assert asyncio.run(self.items(tool, 2)) == [0, 1, "counted"]
         info = session.read()
         assert (info.executions, info.failures, info.open_calls) == (1, 0, ())
+
+    def test_what_rules_leave_of_a_stream(self, client: govnode.Client) -> None:
+        """What comes on the way nobody judges: where rules look at the output, what is left of that is all there is."""
+
+        class Telling(Counter):
+            async def run_stream(self, args: Any, cancellation_token: Any) -> Any:
+                yield "looking for sk-abc"
+                yield "found sk-abc" if args.to else "found none"
+
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+        tool = guard_tool(Telling(), [GovnodeGuardrail(session)])
+        (left,) = asyncio.run(self.items(tool, 1))
+        assert left.startswith("found [REDACTED]")
+        assert asyncio.run(self.items(tool, 0)) == ["found none"]
+        assert session.read().open_calls == ()
 
     def test_closed_stream_gives_the_slot_back(self, session: govnode.Session) -> None:
         async def scenario() -> None:

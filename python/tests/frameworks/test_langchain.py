@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from laws import Driver, Laws, Script, Seen, Tool
+from laws import RULES, Driver, Laws, Script, Seen, Tool
 
 import govnode
 
@@ -90,6 +90,18 @@ class TestLangChain(Laws):
         agent = DRIVER.agent(session, [[("shell", {"command": "rm -rf /"})], "done"], Tool().function)
         messages = agent.invoke(INPUT)["messages"]
         assert [m.status for m in messages if isinstance(m, ToolMessage)] == ["error"]
+
+    def test_what_rules_leave_of_a_content_of_blocks(self, client: govnode.Client) -> None:
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+
+        def shell(command: str) -> Any:
+            return [{"type": "text", "text": f"ran {command}"}]
+
+        agent = DRIVER.agent(session, [[("shell", {"command": "sk-abc"})], "done"], shell)
+        (message,) = [m for m in agent.invoke(INPUT)["messages"] if isinstance(m, ToolMessage)]
+        assert "ran [REDACTED]" in message.content
+        assert (message.tool_call_id, message.status) == ("call-0-0", "success")
 
     def test_wrong_arguments_are_a_failure(self, session: govnode.Session) -> None:
         DRIVER.run(session, [[("shell", {"wrong": "ls"})], "done"], Tool().function, "sync")

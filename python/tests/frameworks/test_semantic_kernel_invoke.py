@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import eventually
-from laws import Guard, Tool
+from laws import RULES, Guard, Tool
 
 import govnode
 from govnode.adapters import Killed, PolicyViolationError
@@ -169,6 +169,30 @@ class TestInvoke:
         assert open_calls == [1] * {"end": 2, "unread": 0}.get(until, 1)
         info = session.read()
         assert (info.executions, info.failures) == (1, until == "failed")
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_what_rules_leave_of_a_stream_that_fails(self, client: govnode.Client, kind: str) -> None:
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+
+        def values(command: str) -> Any:
+            yield "a"
+            raise ValueError("no such key: sk-abc")
+
+        async def avalues(command: str) -> Any:
+            for value in values(command):
+                yield value
+
+        async def scenario() -> None:
+            kernel = kernel_of(values if kind == "sync" else avalues, session)
+            stream = kernel.invoke_stream(plugin_name="tools", function_name="shell", command="ls")
+            with pytest.raises(ValueError, match="no such key") as raised:
+                assert [value async for value in stream] == []
+            assert "sk-abc" not in str(raised.value)
+
+        asyncio.run(scenario())
+        eventually(lambda: session.read().open_calls == ())
+        assert session.read().failures == 1
 
     def test_denied_stream(self, session: govnode.Session) -> None:
         kernel = kernel_of(Tool("async").function, session)

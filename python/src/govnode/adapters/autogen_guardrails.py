@@ -119,7 +119,7 @@ class GuardedStreamTool(GuardedTool):
     async def run_json_stream(
         self, args: Mapping[str, Any], cancellation_token: Any, call_id: str | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Ask the chain, and stream what the tool does."""
+        """Ask the chain, and stream what the tool does; where rules look at that, only what they left of its result."""
         judgement = await self._judge(args, cancellation_token, call_id)
         if judgement.denied:
             yield _Denial(denial(judgement.result))
@@ -129,7 +129,8 @@ class GuardedStreamTool(GuardedTool):
         async def work() -> Any:
             item = None
             async for item in self.guarded.run_json_stream(judgement.arguments(args), cancellation_token, call_id):
-                items.put_nowait(item)
+                if not judgement.reviews:
+                    items.put_nowait(item)
             return item
 
         # The call ends with the tool, and not when the last of its items is read.
@@ -138,7 +139,9 @@ class GuardedStreamTool(GuardedTool):
         try:
             while (item := await items.get()) is not _END:
                 yield item
-            await running
+            left = await running
+            if judgement.reviews and left is not None:
+                yield left
         finally:
             if not running.done():
                 running.cancel()

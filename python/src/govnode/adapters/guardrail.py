@@ -145,6 +145,11 @@ class Judgement:
         """What is to end the run, where a host can do that."""
         return next((a.error for a in self.admissions if a.error is not None), None)
 
+    @property
+    def reviews(self) -> bool:
+        """Whether rules look at what the tool returns: nobody may see of it before ``arun`` has returned."""
+        return any(a.passage is not None and a.passage.reviews for a in self.admissions)
+
     def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments to use."""
         changed = self.result.modified_args

@@ -119,11 +119,11 @@ def _refusal(request: Any, denied: Denied) -> Any:
 
 
 def _told(request: Any, result: Any, shown: Any) -> Any:
-    """Return what rules left of a result. Of a Command nothing else is left."""
-    if isinstance(result, ToolMessage):
+    """Return what rules left of a result. Of a Command, and of a content of blocks, nothing else is left."""
+    if isinstance(result, ToolMessage) and isinstance(result.content, str):
         return replaced(result, shown)
-    call = request.tool_call
-    return ToolMessage(content=str(shown), tool_call_id=call["id"], name=call["name"])
+    call, status = request.tool_call, getattr(result, "status", "success")
+    return ToolMessage(content=str(shown), tool_call_id=call["id"], name=call["name"], status=status)
 
 
 def _changed(request: Any, passage: Passage) -> Any:

@@ -219,8 +219,11 @@ async def _stream(passage: Passage, context: Any, given: dict[str, Any], work: A
     try:
         _change(passage, context, given, work.__self__)
         await work(context)
-    except BaseException as e:
-        passage.end_behind("failed" if isinstance(e, Exception) else "cancelled")
+    except Exception as e:
+        await passage.afail(e)
+        raise
+    except BaseException:
+        passage.end_behind("cancelled")
         raise
     result = context.result
     values = None if result is None else result.value
@@ -249,11 +252,14 @@ async def _whole(passage: Passage, values: Any) -> AsyncGenerator[Any, None]:
                     held.append(value)
                 else:
                     yield value
-    except BaseException as e:
+    except Exception as e:
+        await passage.afail(e)
+        raise
+    except BaseException:
         try:
             await values.aclose() if inspect.isasyncgen(values) else values.close()
         finally:
-            passage.end_behind("failed" if isinstance(e, Exception) else "cancelled")
+            passage.end_behind("cancelled")
         raise
     await passage.aend("succeeded", "".join(map(text_of_output, held)) if held else None)
     for value in held if passage.shown is None else [passage.shown]:
