@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -132,14 +133,18 @@ func namesOf[T any](all []T, name func(T) string) (names []string) {
 // twice, and none that lasts is missing.
 func lapsing(s *script) {
 	var lasts []bool
-	for n := range 4 {
+	filler, times, few, most := "", 4, 3, int32(4)
+	if s.rng.IntN(8) == 0 { // so long that an answer is full before it has as many as are asked for
+		filler, times, few, most = strings.Repeat(" ", 60_000), 16, 4, 60
+	}
+	for n := range times {
 		ttl := long.AsDuration()
-		if n > 0 && s.rng.IntN(2) == 0 { // the first lasts, and the list with it
+		if n > 0 && s.rng.IntN(few-1) == 0 { // the first lasts, and the list with it
 			ttl = time.Duration(1+s.rng.IntN(1000)) * time.Millisecond
 		}
 		req := &v1.AppendRequest{Key: s.own, Ttl: durationpb.New(ttl), RequestId: s.id(), Client: s.own}
-		for range 1 + s.rng.IntN(3) {
-			req.Items = append(req.Items, fmt.Sprint(len(lasts)))
+		for range 1 + s.rng.IntN(few) {
+			req.Items = append(req.Items, fmt.Sprint(len(lasts))+filler)
 			lasts = append(lasts, ttl == long.AsDuration())
 		}
 		if _, ok := done(s, "append", func(ctx context.Context, n *node) (*v1.AppendResponse, error) { return n.counters.Append(ctx, req) }); !ok {
@@ -151,7 +156,7 @@ func lapsing(s *script) {
 	case <-time.After(time.Duration(s.rng.Int64N(int64(2 * time.Second)))):
 	}
 	seen := map[int64]bool{}
-	for from, limit := int64(0), 1+s.rng.Int32N(4); from < int64(len(lasts)); {
+	for from, limit := int64(0), 1+s.rng.Int32N(most); from < int64(len(lasts)); {
 		res, ok := done(s, fmt.Sprintf("read %d items from %d on", limit, from), func(ctx context.Context, n *node) (*v1.RangeResponse, error) {
 			return n.counters.Range(ctx, &v1.RangeRequest{Key: s.own, From: from, Limit: limit})
 		})
@@ -159,11 +164,11 @@ func lapsing(s *script) {
 			return
 		}
 		for _, item := range res.Items {
-			s.wrong(item.Index < from || item.Index >= res.Next || item.Value != fmt.Sprint(item.Index) || seen[item.Index], "items are %v, and %v were read before", res, seen)
+			s.wrong(item.Index < from || item.Index >= res.Next || item.Value != fmt.Sprint(item.Index)+filler || seen[item.Index], "items are %.300v, and %v were read before", res, seen)
 			seen[item.Index] = true
 		}
 		same(s, "the length", res.Length, int64(len(lasts)))
-		s.wrong(res.Next <= from && res.Next < res.Length, "it does not go on: %v", res)
+		s.wrong(res.Next <= from && res.Next < res.Length, "it does not go on: %.300v", res)
 		if s.over || res.Next >= res.Length {
 			break
 		}
@@ -171,5 +176,11 @@ func lapsing(s *script) {
 	}
 	for i, lasts := range lasts {
 		s.wrong(lasts && !seen[int64(i)], "item %d is missing, there are %v", i, seen)
+	}
+	if filler != "" {
+		req := &v1.DeleteListRequest{Key: s.own, RequestId: s.id(), Client: s.own}
+		done(s, "delete the list", func(ctx context.Context, n *node) (*v1.DeleteListResponse, error) {
+			return n.counters.DeleteList(ctx, req)
+		})
 	}
 }

@@ -69,6 +69,7 @@ type entrance struct {
 	bootstrap bool
 	join      []string
 	replace   bool
+	nonvoter  bool
 }
 
 // start starts a node on a host that is down.
@@ -84,7 +85,7 @@ func (h *host) start(e entrance) error {
 	r.dial = h.network.dialer(h.name)
 	cfg := cluster.Config{
 		ID: h.name, Address: h.raftAddress(), Listener: h.network.listen(h.raftAddress()), APIAddress: h.apiAddress(),
-		Dir: filepath.Join(h.dir, h.name), Bootstrap: e.bootstrap, Join: e.join, Replace: e.replace,
+		Dir: filepath.Join(h.dir, h.name), Bootstrap: e.bootstrap, Join: e.join, Replace: e.replace, Nonvoter: e.nonvoter,
 		Dial: r.dial, Clocks: h.clock.read, OpenDisk: h.disk.opener(), Logger: h.log,
 		Fatal: func(err error) { h.fatal(r, err) },
 	}

@@ -9,6 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/govnode/cluster"
+	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/storage"
 )
 
@@ -375,8 +379,43 @@ func (n *nemesis) removeAndAdd(rng *rand.Rand) func() {
 	h.lose(false)
 	return func() {
 		defer n.wiped()
-		n.enter(h, err != nil) // it may be a member still
+		n.enter(h, err != nil || rng.IntN(2) == 0 && n.listen(rng, h)) // it may be a member still, or again
 	}
+}
+
+// listen lets a host with an empty disk be made a member without a vote by another one.
+// Then the host is down again, and may be a member.
+func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
+	var by *cluster.Node
+	for range 4 {
+		if by == nil {
+			by = n.anyHost(rng).up()
+		}
+	}
+	if by == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var started sync.WaitGroup
+	started.Go(func() { _ = h.start(entrance{join: []string{"nobody:1"}, nonvoter: true}) }) // until it is a member
+	defer started.Wait()
+	defer h.lose(false)
+	if by.AddNode(ctx, h.name, h.raftAddress(), true) != nil {
+		return true
+	}
+	started.Wait()
+	node := h.up()
+	if node == nil {
+		return true
+	}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && h.up() == node; time.Sleep(100 * time.Millisecond) { // it catches up
+		if votes(h) == nil && h.up() == node { // else it was started again, and has asked for one
+			n.workers[0].recorder.broke("members", "%s was added without a vote, and has one", h.name)
+			break
+		}
+	}
+	return true
 }
 
 // removeTooMany has one of three members removed while another one is not reached, which
@@ -482,8 +521,44 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 		}
 	}
 	var b bytes.Buffer
-	if node.Save(ctx, &b) != nil || node.Restore(ctx, &b) != nil {
+	if node.Save(ctx, &b) != nil {
 		return nil
 	}
+	w := n.workers[rng.IntN(len(n.workers))]
+	late := w.putLate(ctx, rng.IntN(len(w.limits)))
+	listed := w.listLate(ctx)
+	if node.Restore(ctx, &b) != nil {
+		return nil
+	}
+	if late {
+		for i, has := range w.listLate(ctx) {
+			if has {
+				w.recorder.broke("restore", "%s lists what was put after the copy was made; those that listed it before: %v", n.fleet.hosts[i].name, listed)
+			}
+		}
+	}
 	return func() {}
+}
+
+// lateRate is put after a copy of the state was made, and stands before all others in lists.
+const lateRate = "0-late"
+
+// putLate puts lateRate, asking one node once: what is asked twice may come late.
+func (w *worker) putLate(ctx context.Context, at int) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := w.limits[at].PutRate(ctx, &v1.PutRateRequest{Rate: lateRate, Limit: 1, Per: durationpb.New(time.Hour), RequestId: newID(), Client: w.name})
+	return err == nil
+}
+
+// listLate is which of the nodes list lateRate.
+func (w *worker) listLate(ctx context.Context) (has map[int]bool) {
+	has = map[int]bool{}
+	for i, node := range w.limits {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		res, err := node.ListRates(ctx, &v1.ListRatesRequest{PageSize: 1})
+		cancel()
+		has[i] = err == nil && len(res.Rates) > 0 && res.Rates[0].Rate == lateRate
+	}
+	return has
 }
