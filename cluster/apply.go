@@ -132,7 +132,6 @@ func settle(p *pending, maybe error, a *storage.Answer) (final bool, _ error) {
 func (n *Node) try(ctx context.Context, b *batch) (answers []storage.Answer, moved <-chan struct{}) {
 	g := newGroup(b.commands)
 	refuse := func(err error) []storage.Answer {
-		clear(g.answers)
 		for i := range g.answers {
 			g.answers[i] = storage.Refused(err)
 		}

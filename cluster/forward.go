@@ -189,11 +189,7 @@ func (b *sentBatch) answer(answers []*nodev1.ForwardAnswer) {
 // is unknown, and what was not is not applied.
 func (f *forwarder) end(err error) {
 	f.queue.close(elsewhere(err))
-	f.mu.Lock()
-	sent := f.sent
-	f.sent = make(map[uint64]*sentBatch)
-	f.mu.Unlock()
-	for _, b := range sent {
+	for _, b := range f.sent { // nobody else uses it any more
 		failAll(b.open, storage.Lost(fmt.Errorf("the stream to the leader broke: %w", err)))
 	}
 }

@@ -376,7 +376,6 @@ func readSnapshot(r io.Reader) (*session.State, uint64, error) {
 // stays as it is if anything is wrong; the node then stops, since Raft would
 // try for ever.
 func (f *fsm) Restore(r io.ReadCloser) error {
-	defer func() { _ = r.Close() }() // it was only read
 	state, index, err := readSnapshot(r)
 	if errors.Is(err, session.ErrDamaged) {
 		err = fmt.Errorf("%w; %s", err, adviceReplace)

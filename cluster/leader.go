@@ -22,7 +22,6 @@ func (n *Node) watchLeadership(notify <-chan bool) {
 			return
 		case leads := <-notify:
 			stop()
-			stop = func() {}
 			n.announce()
 			if leads {
 				var ctx context.Context

@@ -280,7 +280,6 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 			end()
 			return invalidField("node", "%s was removed while it was added; ask again if it is to be a member", id) // not added again by this one
 		}
-		was = was || placed
 		if err != nil {
 			if !placed {
 				return err

@@ -59,7 +59,7 @@ type Node struct {
 	began   time.Time
 	stopped raft.Future // of Raft, once it was told to stop
 
-	cluster    atomic.Pointer[string] // id; never nil
+	cluster    atomic.Pointer[string] // id; never nil once the disk is open
 	leading    atomic.Pointer[leadership]
 	draining   atomic.Bool
 	joining    atomic.Bool // not yet what it wants to be
@@ -100,7 +100,6 @@ func Open(cfg Config) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
 	n.close = sync.OnceValue(n.shutdown)
-	n.cluster.Store(new(string))
 	n.opened, n.began = make(chan struct{}), time.Now()
 	err = n.open()
 	close(n.opened)
@@ -302,7 +301,6 @@ func (n *Node) Close() error { return n.close() }
 const closeWait = 2 * time.Second
 
 func (n *Node) shutdown() error {
-	n.cancel()
 	err := n.stop()
 	if n.stopped != nil {
 		stopped := make(chan error, 1)

@@ -199,5 +199,5 @@ func isCut(err error) bool {
 	var slow net.Error
 	return errors.As(err, &slow) && slow.Timeout() ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+		errors.Is(err, context.Canceled)
 }
