@@ -338,11 +338,15 @@ type fsmSnapshot struct {
 	fsm    *fsm
 }
 
-// Persist implements raft.FSMSnapshot.
+// Persist implements raft.FSMSnapshot. A snapshot is there once its sink was closed,
+// which Raft does once more.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	start := time.Now()
 	w := &paced{w: sink, rest: snapshotRest, ended: s.fsm.ended, sync: func() error { return syncSnapshot(s.fsm.snapshots, sink.ID()) }}
 	err := writeSnapshot(w, s.index, s.state)
+	if err == nil {
+		err = sink.Close()
+	}
 	if err == nil {
 		s.fsm.logged.upTo(s.logged)
 	}

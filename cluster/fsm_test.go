@@ -77,7 +77,7 @@ func TestUnknownCommandsStopTheNode(t *testing.T) {
 // sink is a raft.SnapshotSink in memory.
 type sink struct {
 	bytes.Buffer
-	fail error
+	fail, failLate error // to be written, and to be closed
 }
 
 func (s *sink) Write(b []byte) (int, error) {
@@ -86,9 +86,9 @@ func (s *sink) Write(b []byte) (int, error) {
 	}
 	return s.Buffer.Write(b)
 }
-func (*sink) ID() string    { return "sink" }
-func (*sink) Cancel() error { return nil }
-func (*sink) Close() error  { return nil }
+func (*sink) ID() string     { return "sink" }
+func (*sink) Cancel() error  { return nil }
+func (s *sink) Close() error { return s.failLate }
 
 // TestSnapshotBesideApply writes a snapshot while entries go on being applied:
 // it must be of the instant at which it was taken.
@@ -129,8 +129,10 @@ func TestASnapshotThatFailsIsTakenAgain(t *testing.T) {
 	taken, err := f.Snapshot()
 	require.NoError(t, err)
 	before := f.logged.since()
-	require.Error(t, taken.Persist(&sink{fail: errors.New("disk full")}))
-	require.Equal(t, before, f.logged.since())
+	for _, full := range []*sink{{fail: errors.New("disk full")}, {failLate: errors.New("disk full")}} {
+		require.ErrorContains(t, taken.Persist(full), "disk full")
+		require.Equal(t, before, f.logged.since())
+	}
 	require.NoError(t, taken.Persist(new(sink)))
 	require.Zero(t, f.logged.since())
 }
