@@ -111,11 +111,21 @@ func (m *members) asks(node string, version uint32) {
 	m.said[node] = s
 }
 
-// expect says who counts as a member from now on, whether it is one yet or not.
-func (m *members) expect(node string) {
+// forget drops what a member has said: another takes its place.
+func (m *members) forget(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.said, node)
+	delete(m.silent, node)
+}
+
+// expect says who counts as a member from now on, whether it is one yet or not, and
+// settles.
+func (m *members) expect(node string, members func() []raft.Server) {
+	m.mu.Lock()
 	m.coming = node
+	m.mu.Unlock()
+	m.settle(members)
 }
 
 func (m *members) of(node string) (said, bool) {

@@ -160,8 +160,10 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 		return false, err
 	}
 	defer end()
+	if err := n.free(r.GetAddress(), r.GetNode()); err != nil { // before anything is changed for its sake
+		return false, err
+	}
 	s, known := n.member(r.GetNode())
-	was := known
 	if known && r.GetEmpty() {
 		switch {
 		case r.GetReplace():
@@ -171,11 +173,16 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 			if alive {
 				return false, invalid(fmt.Errorf("%s is alive at %s, and would be replaced: stop it first, or choose another name", s.ID, s.Address))
 			}
-			if err := n.config(ctx, n.raft.RemoveServer(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
-				return false, err
+			// It stays a member meanwhile: whoever asks again, as what becomes of this is not
+			// known, is answered as before, also where nobody else is let in.
+			if isVoter(&s) {
+				if err := n.config(ctx, n.raft.DemoteVoter(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
+					return false, err
+				}
 			}
-			n.members.settle(n.servers) // what is known of the one before is nothing of this one
-			known = false
+			// What is known of the one before, and where it was, is nothing of this one.
+			n.members.forget(r.GetNode())
+			s = raft.Server{Suffrage: raft.Nonvoter}
 		case isVoter(&s):
 			// It does not remember its votes and entries, and could elect a
 			// leader that lacks what was acknowledged.
@@ -184,11 +191,11 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 			return false, invalid(fmt.Errorf("%s is a member of this cluster already, at %s: choose another name, or start it with Replace", s.ID, s.Address))
 		}
 	}
-	if !was && n.cfg.Invited {
+	if !known && n.cfg.Invited {
 		return false, invalid(fmt.Errorf("%s is no member of this cluster, which takes nobody who was not added first: start it with a join token, or have an operator add it", r.GetNode()))
 	}
 	n.members.asks(r.GetNode(), r.GetVersion())
-	if !known || string(s.Address) != r.GetAddress() {
+	if string(s.Address) != r.GetAddress() {
 		if err := n.place(ctx, r.GetNode(), r.GetAddress(), known && isVoter(&s)); err != nil {
 			return false, err
 		}
@@ -210,32 +217,27 @@ func (n *Node) caughtUp(applied uint64) bool {
 	return applied >= n.fsm.memberIndex() && applied+closeEnough >= n.fsm.applied()
 }
 
-// place gives a member its address, with a vote or without. n.changing is held.
+// place gives a member its address, which is free, with a vote or without. n.changing
+// is held.
 func (n *Node) place(ctx context.Context, id, address string, vote bool) error {
-	if n.taken(address, id) {
-		return invalidField("address", "%s is that of another member", address)
-	}
 	add := n.raft.AddNonvoter
 	if vote {
 		add = n.raft.AddVoter
 	}
 	// It is sent what is written behind the change, before anybody here hears of that.
-	n.members.expect(id)
-	n.members.settle(n.servers)
-	err := n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), left(ctx)))
-	n.members.expect("")
-	n.members.settle(n.servers)
-	return err
+	n.members.expect(id, n.servers)
+	defer n.members.expect("", n.servers)
+	return n.config(ctx, add(raft.ServerID(id), raft.ServerAddress(address), n.fsm.memberIndex(), left(ctx)))
 }
 
-// taken reports whether an address is that of another member.
-func (n *Node) taken(address, id string) bool {
+// free refuses an address that is that of another member.
+func (n *Node) free(address, id string) error {
 	for _, s := range n.servers() {
 		if string(s.Address) == address && string(s.ID) != id {
-			return true
+			return invalidField("address", "%s is that of another member", address)
 		}
 	}
-	return false
+	return nil
 }
 
 // config waits for a change of members. Its error has the outcome.
@@ -309,6 +311,9 @@ func (n *Node) addStep(ctx context.Context, id, address string, nonvoter bool) (
 		return false, invalidField("node", "%s is a member at %s; it tells its new address itself when it is started with Join", id, s.Address)
 	}
 	if !known {
+		if err := n.free(address, id); err != nil {
+			return false, err
+		}
 		return nonvoter, n.place(ctx, id, address, false)
 	}
 	if nonvoter || isVoter(&s) {

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/cluster/durable"
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -460,6 +461,55 @@ func TestWhoIsAdmittedMeanwhile(t *testing.T) {
 	require.Equal(t, "n3", who)
 }
 
+// Whoever takes the place of a member, and does not hear what became of it, asks again and
+// takes it, also where nobody is let in who was not added.
+func TestWhoAsksAgainForThePlaceOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, nonvoter := range map[string]bool{"of a voter": false, "of one without a vote": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var first atomic.Pointer[func()] // what happens when the next change of members is written
+			invited := func(cfg *Config) {
+				cfg.Invited = true
+				cfg.disk = func(s durable.Store) durable.Store {
+					return &spy{s, changesOfMembers, func(*raft.Log) {
+						if f := first.Swap(nil); f != nil {
+							(*f)()
+						}
+					}}
+				}
+			}
+			c := newCluster(t, 1, invited)
+			for _, id := range []string{"n2", "n3"} {
+				cfg := c.config(id)
+				require.NoError(t, c.leader().AddNode(within(t, 10*time.Second), id, cfg.Address, true))
+				invited(&cfg)
+				cfg.Nonvoter = nonvoter && id == "n3"
+				n, err := c.open(cfg)
+				require.NoError(t, err)
+				n.waitReady(t)
+			}
+			gone := c.nodes[2]
+			require.NoError(t, gone.Close())
+			leader := c.leader(gone)
+			ctx, giveUp := context.WithCancel(within(t, 20*time.Second))
+			gaveUp := make(chan bool)
+			first.Store(new(func() { giveUp(); <-gaveUp }))
+			r := &nodev1.JoinRequest{Node: "n3", Address: "127.0.0.1:1", Empty: true, Replace: true, Nonvoter: true}
+			_, err := leader.admit(ctx, r)
+			close(gaveUp)
+			require.Equal(t, storage.Unknown, storage.OutcomeOf(err), "%v", err)
+			require.Eventually(t, func() bool {
+				done, err := c.leader(gone).admit(within(t, 10*time.Second), r)
+				require.NotErrorIs(t, err, storage.ErrInvalid)
+				return done && err == nil
+			}, 20*time.Second, time.Millisecond)
+			s, _ := c.leader(gone).member("n3")
+			require.Equal(t, raft.Server{Suffrage: raft.Nonvoter, ID: "n3", Address: "127.0.0.1:1"}, s)
+		})
+	}
+}
+
 // Who is let in, and as what; and what others are told.
 func TestWhoIsAdmitted(t *testing.T) {
 	t.Parallel()
@@ -473,14 +523,15 @@ func TestWhoIsAdmitted(t *testing.T) {
 	before := leader.servers()
 	at.says(&nodev1.HelloResponse{Cluster: leader.clusterID(), Node: "n2", Term: 1, Self: &nodev1.Identity{Node: "n2", Run: "r"}})
 	for want, r := range map[string]*nodev1.JoinRequest{
-		"node: ":                        {Node: "no name", Address: elsewhere},
-		"address: ":                     {Node: "n3", Address: "here"},
-		"is the name of the leader":     {Node: "n0", Address: elsewhere},
-		"was given another data folder": {Node: "n2", Address: elsewhere, Self: former},
-		"the one that asks is empty":    {Node: "n1", Address: leader.Address(), Empty: true},
-		"already, at " + at.address:     {Node: "n2", Address: elsewhere, Empty: true},
-		"n2 is alive at " + at.address:  {Node: "n2", Address: elsewhere, Empty: true, Replace: true},
-		"is that of another member":     {Node: "n2", Address: leader.Address()},
+		"node: ":                         {Node: "no name", Address: elsewhere},
+		"address: ":                      {Node: "n3", Address: "here"},
+		"is the name of the leader":      {Node: "n0", Address: elsewhere},
+		"was given another data folder":  {Node: "n2", Address: elsewhere, Self: former},
+		"the one that asks is empty":     {Node: "n1", Address: leader.Address(), Empty: true},
+		"already, at " + at.address:      {Node: "n2", Address: elsewhere, Empty: true},
+		"n2 is alive at " + at.address:   {Node: "n2", Address: elsewhere, Empty: true, Replace: true},
+		"is that of another member":      {Node: "n2", Address: leader.Address()},
+		leader.Address() + " is that of": {Node: "n2", Address: leader.Address(), Empty: true, Replace: true},
 	} {
 		done, err := n.admit(within(t, 20*time.Second), r)
 		require.ErrorIs(t, err, storage.ErrInvalid, want)

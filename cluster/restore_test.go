@@ -23,17 +23,21 @@ import (
 	"example.com/govnode/storage"
 )
 
-// A spy tells of entries of a restore before a node stores them.
+// A spy tells of some entries before a node stores them.
 type spy struct {
 	durable.Store
+	of  func(l *raft.Log) bool
 	see func(l *raft.Log)
 }
+
+func entriesOfARestore(l *raft.Log) bool { return l.Type == raft.LogCommand && isRestore(l) }
+func changesOfMembers(l *raft.Log) bool  { return l.Type == raft.LogConfiguration }
 
 func (s *spy) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s *spy) StoreLogs(logs []*raft.Log) error {
 	for _, l := range logs {
-		if l.Type == raft.LogCommand && isRestore(l) {
+		if s.of(l) {
 			s.see(l)
 		}
 	}
@@ -155,7 +159,9 @@ func testRestoreFault(t *testing.T, fault restoreFault) {
 	}
 	c = newCluster(t, 3, func(cfg *Config) {
 		id := cfg.ID
-		cfg.disk = func(s durable.Store) durable.Store { return &spy{s, func(l *raft.Log) { see(id, l) }} }
+		cfg.disk = func(s durable.Store) durable.Store {
+			return &spy{s, entriesOfARestore, func(l *raft.Log) { see(id, l) }}
+		}
 	})
 	for _, r := range []string{"1", "2", "3"} {
 		_, _, err := storage.One(t.Context(), c.leader(), increment(r))
@@ -262,7 +268,7 @@ func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
 		use(cfg)
 		id := cfg.ID
 		cfg.disk = func(s durable.Store) durable.Store {
-			return &spy{s, func(l *raft.Log) {
+			return &spy{s, entriesOfARestore, func(l *raft.Log) {
 				if n := stops.Load(); n != nil && n.cfg.ID == id && l.Extensions[8] == restorePiece && pieces.Add(1) == 3 {
 					close(middle)
 				}
@@ -411,7 +417,7 @@ func TestARestoreThatIsGivenUpInTheMiddle(t *testing.T) {
 	defer giveUp()
 	n := newCluster(t, 1, func(cfg *Config) {
 		cfg.disk = func(s durable.Store) durable.Store {
-			return &spy{s, func(l *raft.Log) {
+			return &spy{s, entriesOfARestore, func(l *raft.Log) {
 				if l.Extensions[8] == restorePiece {
 					giveUp()
 				}
