@@ -202,7 +202,7 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 		s, _ = n.member(r.GetNode())
 	}
 	if isVoter(&s) || r.GetNonvoter() {
-		return true, nil
+		return true, n.confirm(ctx)
 	}
 	if !n.caughtUp(r.GetAppliedIndex()) {
 		return false, nil
@@ -273,14 +273,16 @@ func (n *Node) addHere(ctx context.Context, id, address string, nonvoter bool) e
 	if err := validMember(id, address); err != nil {
 		return err
 	}
-	_, known := n.member(id)
-	was := false // a member, at an earlier step
+	var known, was bool // a member before the first step, and at an earlier one
 	for pause := (backoff{}); ; {
 		end, err := n.turn(ctx)
 		_, placed := n.member(id)
 		if err == nil && was && !placed {
 			end()
 			return invalidField("node", "%s was removed while it was added; ask again if it is to be a member", id) // not added again by this one
+		}
+		if !was {
+			known = placed // now that nobody else changes it
 		}
 		if err != nil {
 			if !placed {

@@ -132,6 +132,10 @@ func TestWhoIsCutOffConfirmsNoMembers(t *testing.T) {
 			return leader.AddNode(ctx, other.cfg.ID, other.Address(), true)
 		},
 		"is none": func(ctx context.Context, leader, _ *testNode) error { return leader.RemoveNode(ctx, "n9", false) },
+		"is what it asks for": func(ctx context.Context, leader, other *testNode) error {
+			_, err := leader.admit(ctx, other.joinRequest())
+			return err
+		},
 	} {
 		leader, other := c.leader(), c.follower()
 		require.NoError(t, change(within(t, 20*time.Second), leader, other), name)
@@ -242,6 +246,39 @@ func TestWhoIsAddedAndDoesNotCome(t *testing.T) {
 		require.Equal(t, want, storage.OutcomeOf(err), "%v", err)
 	}
 	require.Equal(t, "nonvoter", roles(t, leader)["n9"])
+}
+
+// Who was removed while another waited to add it was added by that one.
+func TestWhoIsAddedBehindItsRemoval(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
+	leader.changing <- struct{}{}
+	timed, giveUp := context.WithCancel(within(t, 20*time.Second))
+	ctx := &waiting{timed, make(chan bool, 9)}
+	added := make(chan error, 1)
+	go func() { added <- leader.addHere(ctx, "n9", "127.0.0.1:1", false) }()
+	<-ctx.waits
+	require.NoError(t, leader.raft.RemoveServer("n9", 0, time.Second).Error())
+	<-leader.changing
+	require.Eventually(t, func() bool { _, is := leader.member("n9"); return is }, 10*time.Second, time.Millisecond)
+	giveUp()
+	err := <-added
+	require.Equal(t, storage.Unknown, storage.OutcomeOf(err), "%v", err)
+}
+
+// A waiting context tells when somebody waits for it.
+type waiting struct {
+	context.Context
+	waits chan bool
+}
+
+func (w *waiting) Done() <-chan struct{} {
+	select {
+	case w.waits <- true:
+	default:
+	}
+	return w.Context.Done()
 }
 
 // A leader that was once sent a snapshot, with changes of members in it of which it has no
