@@ -47,7 +47,7 @@ type Config struct {
 	// fails before anything was acknowledged. 0 does not wait.
 	BootstrapWait time.Duration
 	// Join are addresses of members to ask for admission, by a node with an
-	// empty directory or with a new address. With Bootstrap they are looked at
+	// empty directory or with a new address, unless it comes to lead. With Bootstrap they are looked at
 	// first, so that a node that lost its directory does not found a second
 	// cluster beside the one it belongs to.
 	Join []string

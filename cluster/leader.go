@@ -59,6 +59,7 @@ func (n *Node) lead(ctx context.Context) {
 		return
 	}
 	defer n.drop(l)
+	n.settleIn()
 	n.cfg.Logger.Info("leads", "term", term, "logTime", n.fsm.now())
 	n.metrics.leaderships.Inc()
 	n.tasks.Go(l.propose)

@@ -372,23 +372,50 @@ func (n *Node) enter() error {
 
 // settleIn asks for what the node wants to be and is not, beside its work: the
 // vote of one that was just admitted, or a new address; or all of it again, by one
-// that was removed while it was down.
+// that was removed while it was down. Who leads has nobody to ask.
 func (n *Node) settleIn() {
-	if len(n.cfg.Join) == 0 || n.cfg.Bootstrap || n.isMember() && !n.expelled.Load() || n.turnedAway.Load() || !n.joining.CompareAndSwap(false, true) {
+	asks := len(n.cfg.Join) > 0 && !n.turnedAway.Load()
+	if !asks && !n.Leader() || n.isMember() && !n.expelled.Load() || !n.joining.CompareAndSwap(false, true) {
 		return
 	}
 	n.tasks.Go(func() {
-		if err := n.join(n.ctx, n.joinRequest(), true); err == nil {
+		err := n.join(n.ctx, n.joinRequest(), true)
+		if n.ctx.Err() != nil {
+			return
+		}
+		if err == nil {
 			n.expelled.Store(false)
-			n.joining.Store(false)
-		} else if n.ctx.Err() == nil {
-			if errors.Is(err, storage.ErrInvalid) && n.expelled.Load() {
-				n.turnedAway.Store(true) // it stays removed, until somebody adds it
-				n.joining.Store(false)
-			}
+		} else { // it is refused, and stays what it is until somebody else changes that
+			n.turnedAway.Store(true)
 			n.cfg.Logger.Error("cannot join", "error", err)
 		}
+		n.joining.Store(false)
 	})
+}
+
+// moveHere tells the members where this node is, which leads: no other could.
+func (n *Node) moveHere(ctx context.Context) error {
+	end, err := n.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	s, _ := n.member(n.cfg.ID)
+	if string(s.Address) == n.cfg.Address {
+		return n.confirm(ctx)
+	}
+	if err := n.free(n.cfg.Address, n.cfg.ID); err != nil {
+		return err
+	}
+	asking, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	if h, err := n.peers.At(string(s.Address)).Hello(asking, n.hello()); err == nil {
+		if err := n.met(h); err != nil { // who is there is the member, and this one a copy
+			n.fatal(err)
+			return err
+		}
+	}
+	return n.place(ctx, n.cfg.ID, n.cfg.Address, true)
 }
 
 // isMember reports whether the node is in its own view of the cluster what its
@@ -422,10 +449,15 @@ func (n *Node) Removed() bool {
 }
 
 // join asks until the leader has admitted the node; and, if all is set, until
-// it is what it wants to be.
+// it is what it wants to be, which the leader may be itself.
 func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error {
 	var last error
 	for {
+		if all && n.Leader() {
+			if last = n.moveHere(ctx); last == nil || errors.Is(last, storage.ErrInvalid) {
+				return last
+			}
+		}
 		for _, a := range n.cfg.Join {
 			done, err := n.joinAt(ctx, a, r)
 			if errors.Is(err, storage.ErrInvalid) {

@@ -229,6 +229,90 @@ func TestANodeMayMove(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Who leads at another address than the members know tells them, whomever it was told to ask. The
+// others reach it there.
+func TestALeaderMayMove(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"asks nobody":              func(*Config) {},
+		"asks who does not answer": func(cfg *Config) { cfg.Join, cfg.Bootstrap = []string{"127.0.0.1:1"}, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 1, nil)
+			n := c.nodes[0]
+			require.NoError(t, n.Close())
+			c.forget(n)
+			cfg := c.config("n1")
+			cfg.Dir = n.cfg.Dir
+			change(&cfg)
+			n, err := c.open(cfg)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { s, _ := n.member("n1"); return string(s.Address) == cfg.Address }, 10*time.Second, time.Millisecond)
+			n.waitReady(t)
+			other := c.add("n2", nil)
+			other.waitReady(t)
+			require.NoError(t, n.TransferLeadership(within(t, 20*time.Second), "n2"))
+			_, _, err = storage.One(within(t, 20*time.Second), other, increment("r"))
+			require.NoError(t, err, "with the vote of who moved")
+			n.waitReady(t)
+		})
+	}
+}
+
+// Nobody moves to where another member is, or while the member is alive where it was.
+func TestALeaderThatMayNotMove(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
+	before := leader.servers()
+	n := leader.as(t, "n1", "127.0.0.1:1")
+	require.ErrorIs(t, n.moveHere(within(t, 10*time.Second)), storage.ErrInvalid)
+	n = leader.as(t, "n1", "127.0.0.1:2")
+	n.failed.Store(new(errors.New("it ends"))) // only once
+	require.ErrorContains(t, n.moveHere(within(t, 10*time.Second)), "node n1 is alive at "+leader.Address())
+	require.Equal(t, before, leader.servers())
+}
+
+// A node that founded its cluster asks to be where it is like any other.
+func TestTheFirstNodeMayMove(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, nil)
+	n := c.nodes[0]
+	require.NoError(t, n.Close())
+	c.forget(n)
+	cfg := c.config("n1")
+	cfg.Dir, cfg.Bootstrap = n.cfg.Dir, true
+	n, err := c.open(cfg)
+	require.NoError(t, err)
+	n.waitReady(t)
+}
+
+// Who is refused does not wait for an answer any more, whoever it was: if somebody adds it, it is ready.
+func TestWhoIsTurnedAway(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	at := newStandIn(t, leader)
+	at.says(&nodev1.HelloResponse{Cluster: leader.clusterID(), LeaderAddress: at.address})
+	asked := make(chan bool, 9)
+	at.join = func(*nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+		asked <- true
+		return nil, wireError(invalid(errors.New("no")))
+	}
+	for _, expelled := range []bool{false, true} {
+		n := leader.as(t, "n2", "127.0.0.1:1")
+		n.cfg.Join, n.cfg.Bootstrap = []string{at.address}, false
+		n.expelled.Store(expelled)
+		n.settleIn()
+		<-asked
+		n.tasks.Wait()
+		require.False(t, n.joining.Load())
+		require.ErrorIs(t, n.noLeader(), errRemoved)
+		n.settleIn()
+		require.False(t, n.joining.Load(), "it asks once")
+	}
+}
+
 func TestClustersDoNotMix(t *testing.T) {
 	one, two := newCluster(t, 1, nil), newCluster(t, 1, nil)
 	a, b := one.nodes[0], two.nodes[0]

@@ -63,7 +63,7 @@ type Node struct {
 	leading    atomic.Pointer[leadership]
 	draining   atomic.Bool
 	joining    atomic.Bool // not yet what it wants to be
-	turnedAway atomic.Bool // it was removed, and the members do not take it back
+	turnedAway atomic.Bool // the members do not let it be what it wants
 	expelled   atomic.Bool // the leader says that this node is no member
 	led        atomic.Bool // a leader has been known since the start
 	started    atomic.Bool // Raft is there
