@@ -55,6 +55,7 @@ func (n *Node) lead(ctx context.Context) {
 	if n.cfg.LogTime != nil {
 		l.now = n.cfg.LogTime
 	}
+	n.members.settle(n.servers) // also those who have come since the others were asked last
 	if !n.take(l) {
 		return
 	}

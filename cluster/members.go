@@ -76,19 +76,26 @@ func (s *said) heard(own uint64, silentAfter time.Duration) (c Contact) {
 type lowest struct {
 	version uint32
 	node    string
+	heard   bool // it said so
 }
 
 func newMembers(self string, version uint32, silentAfter time.Duration) *members {
 	m := &members{self: self, version: version, silentAfter: silentAfter, said: make(map[string]said), silent: make(map[string]bool)}
-	m.low.Store(&lowest{version, self})
+	m.low.Store(&lowest{version, self, true})
 	return m
 }
 
-// oldest returns the newest kind of command that every member knows, and who it
-// is that knows no newer one.
-func (m *members) oldest() (uint32, string) {
+// know says who may not know commands up to a kind; nil if every member does. What a
+// member said of itself is the last word, until it is another program.
+func (m *members) know(kind uint32) error {
 	l := m.low.Load()
-	return l.version, l.node
+	switch {
+	case kind <= l.version:
+		return nil
+	case l.heard:
+		return wrong(fmt.Errorf("member %s does not know commands of kind %d (it knows up to %d); finish the upgrade of all nodes first", l.node, kind, l.version))
+	}
+	return fmt.Errorf("member %s has not been heard of yet, and may not know commands of kind %d; if it is down, start it or remove it from the cluster", l.node, kind)
 }
 
 // note keeps what a member said. What it said of where it stands outlasts what
@@ -174,7 +181,7 @@ func (m *members) turned() (went, came []string) {
 func (m *members) settle(members func() []raft.Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	low := &lowest{m.version, m.self}
+	low := &lowest{m.version, m.self, true}
 	is := map[string]bool{}
 	for _, s := range members() {
 		is[string(s.ID)] = true
@@ -187,11 +194,12 @@ func (m *members) settle(members func() []raft.Server) {
 			continue
 		}
 		v := uint32(firstVersion)
-		if told, ok := m.said[id]; ok {
+		told, heard := m.said[id]
+		if heard {
 			v = told.version
 		}
 		if v < low.version {
-			low = &lowest{v, id}
+			low = &lowest{v, id, heard}
 		}
 	}
 	for id := range m.said {

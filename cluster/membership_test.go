@@ -494,8 +494,7 @@ func TestWhoIsAdmittedMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	close(answer)
 	<-done
-	_, who := n.members.oldest()
-	require.Equal(t, "n3", who)
+	require.Equal(t, "n3", n.members.low.Load().node)
 }
 
 // Whoever takes the place of a member, and does not hear what became of it, asks again and
@@ -600,10 +599,7 @@ func TestWhoIsAdmitted(t *testing.T) {
 		require.Equal(t, tt.request.GetNode() == "n1", isVoter(&s), tt.what)
 	}
 	// Nothing is written that a member does not know, from its first moment to its last.
-	version, oldest := n.members.oldest()
-	require.EqualValues(t, 18, version)
-	require.Equal(t, "n3", oldest)
+	require.Equal(t, &lowest{18, "n3", true}, n.members.low.Load())
 	require.NoError(t, n.removeHere(within(t, 20*time.Second), "n3", false))
-	_, oldest = n.members.oldest()
-	require.NotEqual(t, "n3", oldest)
+	require.NotEqual(t, "n3", n.members.low.Load().node)
 }

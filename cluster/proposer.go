@@ -49,7 +49,7 @@ func (l *leadership) submit(g *group) error {
 			continue // could not even be decoded
 		}
 		if err := l.check(&g.commands[i]); err != nil {
-			g.answers[i] = storage.Refused(wrong(err))
+			g.answers[i] = storage.Refused(err)
 		}
 	}
 	err := l.queue.add(g)
@@ -62,16 +62,12 @@ func (l *leadership) submit(g *group) error {
 // check holds a command against what the state machine relies on, and against
 // what all members understand.
 func (l *leadership) check(p *pending) error {
-	c := p.cmd
 	if !p.valid {
-		if err := session.Validate(c); err != nil {
-			return err
+		if err := session.Validate(p.cmd); err != nil {
+			return wrong(err)
 		}
 	}
-	if oldest, member := l.known.oldest(); uint32(c.Kind()) > oldest {
-		return fmt.Errorf("member %s does not know commands of kind %d (it knows up to %d); finish the upgrade of all nodes first", member, c.Kind(), oldest)
-	}
-	return nil
+	return l.known.know(uint32(p.cmd.Kind()))
 }
 
 // propose puts everything that waits into one entry at a time, until the

@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -327,6 +329,40 @@ func TestCommandsWithoutAMemberThatIsDown(t *testing.T) {
 	require.NoError(t, c.leader().AddNode(within(t, 10*time.Second), "n9", "127.0.0.1:1", true))
 	_, _, err = storage.One(within(t, 20*time.Second), c.leader(), token("t2"))
 	require.NoError(t, err)
+}
+
+// A leader writes nothing that a member may not know from which it has not heard since it began. Nobody
+// holds up a node that is alone, or those who have just come together.
+func TestCommandsBeforeAMemberIsHeardOf(t *testing.T) {
+	t.Parallel()
+	const silent = "127.0.0.1:1"
+	newer := func(cfg *Config) {
+		cfg.version = firstVersion + 1
+		dial := cfg.Dial
+		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+			if to == silent {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return dial(ctx, to)
+		}
+	}
+	c := newCluster(t, 1, newer)
+	n := c.leader()
+	require.NoError(t, n.members.know(firstVersion+1))
+	require.NoError(t, n.AddNode(within(t, 10*time.Second), "n9", silent, true))
+	require.NoError(t, n.Close())
+	c.restart(n)
+	n = c.leader()
+	require.NoError(t, n.members.know(firstVersion))
+	why := n.members.know(firstVersion + 1)
+	require.ErrorContains(t, why, "n9 has not been heard of yet")
+	require.NotErrorIs(t, why, storage.ErrInvalid, "it may be heard of")
+	snapshot := bytes.NewReader(bigState(t))
+	require.ErrorContains(t, n.Restore(within(t, time.Second), snapshot), "n9 has not been heard of yet")
+
+	fresh := newCluster(t, 3, newer).leader()
+	require.Eventually(t, func() bool { return fresh.members.know(firstVersion+1) == nil }, 10*time.Second, time.Millisecond)
 }
 
 // What nobody wants any more takes no place: neither in the log, nor among those that may

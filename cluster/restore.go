@@ -106,6 +106,10 @@ func (n *Node) restoreHere(ctx context.Context, l *leadership, file *os.File) er
 	case <-ctx.Done():
 		return notApplied(ctx.Err())
 	}
+	// What is in it stands for commands of all kinds.
+	if err := n.members.know(n.cfg.version); err != nil {
+		return notApplied(err)
+	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return notApplied(err)
 	}

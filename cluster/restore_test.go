@@ -118,6 +118,21 @@ func watchCounters(nodes []*testNode) (stop func() map[string][]int64) {
 	return func() map[string][]int64 { close(done); watching.Wait(); return seen }
 }
 
+// A snapshot is not restored where a member may not know what is in it.
+func TestRestoreWhileAMemberIsOld(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	c.add("old", func(cfg *Config) { cfg.version, cfg.Nonvoter = session.Version-1, true })
+	c.waitReady()
+	for _, n := range c.nodes {
+		err := n.Restore(within(t, 20*time.Second), bytes.NewReader(bigState(t)))
+		require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+		require.ErrorIs(t, err, storage.ErrInvalid)
+		require.ErrorContains(t, err, fmt.Sprintf("member old does not know commands of kind %d", session.Version))
+		require.Zero(t, count(t, n, storage.Latest))
+	}
+}
+
 func testRestoreFault(t *testing.T, fault restoreFault) {
 	var mu sync.Mutex // of what see knows
 	var leader *testNode
