@@ -238,9 +238,8 @@ func (n *Node) greetMembers() {
 }
 
 func (n *Node) greetAll() {
-	servers := n.servers()
 	var asked sync.WaitGroup
-	for _, s := range servers {
+	for _, s := range n.servers() {
 		if s.ID == raft.ServerID(n.cfg.ID) && string(s.Address) == n.cfg.Address {
 			continue
 		}
@@ -268,7 +267,7 @@ func (n *Node) greetAll() {
 	n.members.settle(n.servers)
 	n.port.DropStrangers()
 	n.notice()
-	if err := n.remember(servers, false); err != nil && n.ctx.Err() == nil {
+	if err := n.remember(n.servers(), false); err != nil && n.ctx.Err() == nil {
 		n.cfg.Logger.Error("cannot write down whom this node has met", "error", err)
 	}
 }

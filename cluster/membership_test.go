@@ -470,6 +470,7 @@ func TestWhoIsAdmittedMeanwhile(t *testing.T) {
 	at := newStandIn(t, leader)
 	require.NoError(t, leader.AddNode(within(t, 10*time.Second), "n2", at.address, true))
 	n := leader.as(t, "n1", leader.Address())
+	n.disk = leader.disk
 	n.members.note("n2", said{api: "api", logged: 7})
 	_, err := n.admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: "n2", Address: at.address, Version: firstVersion})
 	require.NoError(t, err)
@@ -492,8 +493,11 @@ func TestWhoIsAdmittedMeanwhile(t *testing.T) {
 	<-asked
 	_, err = n.admit(within(t, 10*time.Second), &nodev1.JoinRequest{Node: "n3", Address: "127.0.0.1:1", Nonvoter: true, Version: firstVersion - 1})
 	require.NoError(t, err)
+	id := &nodev1.Identity{Node: "n3", Incarnation: "a", Run: "r"}
+	require.Empty(t, n.roll.meet(id))
 	close(answer)
 	<-done
+	require.True(t, n.roll.latest(id), "who was met meanwhile is remembered")
 	require.Equal(t, "n3", n.members.low.Load().node)
 }
 
