@@ -398,7 +398,7 @@ func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var started sync.WaitGroup
-	started.Go(func() { _ = h.start(entrance{join: []string{"nobody:1"}, nonvoter: true}) }) // until it is a member
+	started.Go(func() { _ = h.start(entrance{join: n.others(h).join, nonvoter: true}) })
 	defer started.Wait()
 	defer h.lose(false)
 	if by.AddNode(ctx, h.name, h.raftAddress(), true) != nil {
