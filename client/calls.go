@@ -98,7 +98,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	})
 	if err != nil {
 		if a.drawn != nil && a.mayHold(err) {
-			s.c.cleanUp(func(ctx context.Context) { s.abandon(ctx, req.GetCallId()) })
+			s.c.cleanUp(farewell, func(ctx context.Context) error { return s.abandon(ctx, req.GetCallId()) })
 		}
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	}
 	open.describe(ctx, held, call.TTL, call.CancelOnLost)
 	if err := s.c.leases.hold(open.Lease, &a); err != nil {
-		s.c.cleanUp(func(ctx context.Context) { _ = s.c.releaseAll(ctx, []heldRef{held}) }) // or it lapses with its TTL
+		s.c.cleanUp(farewell, func(ctx context.Context) error { return s.c.releaseOne(ctx, held) })
 		return nil, err
 	}
 	return open, nil
@@ -215,7 +215,8 @@ func Output(v any) EndOption {
 }
 
 // End reports how the call ended, and frees its slots. Only the first End
-// counts: another one gives the same result. It is sent even if ctx is done,
+// counts: another one gives the same result, but that what Close has ended as
+// cancelled ended in any other way is an error. It is sent even if ctx is done,
 // for 2 seconds more. It returns ErrLeaseLost if the lease ran out before: the
 // service has then settled the call as executed with an unknown result.
 func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption) error {
@@ -234,7 +235,10 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 		req.Begin = o.req
 	}
 	c := o.session.c
-	if goOn, err := c.leases.giveBackOne(o.Lease); !goOn {
+	if goOn, err := c.leases.giveBackOne(ctx, o.Lease, lingering); !goOn {
+		if err == nil && status != Cancelled {
+			err = fmt.Errorf("client: call %s was ended as cancelled: %w", o.ID(), ErrClosed)
+		}
 		return err
 	}
 	defer c.leases.gaveBack(o.Lease)
@@ -245,9 +249,7 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 	}
 	o.done = true
 	o.ended.body = res.body
-	switch res.Outcome {
-	case govnodev1.Outcome_OUTCOME_ENDED, AlreadyEnded:
-	default:
+	if !wasEnded(res.Outcome) {
 		ended := o.ended.get()
 		o.result = &Refused{Outcome: res.Outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
 	}
@@ -299,16 +301,16 @@ func (s *OpenSession) Do(ctx context.Context, call Call, do func(context.Context
 
 // abandon gives back what a call may have been granted whose caller does not
 // wait for the answer any more.
-func (s *OpenSession) abandon(ctx context.Context, id string) {
+func (s *OpenSession) abandon(ctx context.Context, id string) error {
 	res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
 		return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id, SessionToken: s.secret})
 	})
 	var objection *Error
 	if errors.As(err, &objection) && objection.Code == connect.CodeNotFound {
-		return // it never arrived
+		return nil // it never arrived
 	}
 	if res.GetOutcome() == WaitCancelled {
-		return // it waited
+		return nil // it waited
 	}
-	_ = s.c.releaseAll(ctx, []heldRef{{session: s.id, secret: s.secret, id: id}}) // or it lapses with its TTL
+	return s.c.releaseOne(ctx, heldRef{session: s.id, secret: s.secret, id: id})
 }

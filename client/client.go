@@ -35,6 +35,10 @@ type Client struct {
 	mu     sync.Mutex
 	closed bool
 	work   sync.WaitGroup // goroutines of this client; none is added once closed
+	late   []error        // of what was cleaned up while it closed
+
+	shut    chan struct{} // closed when Close is over
+	shutErr error         // what came of it; before that nobody reads it
 }
 
 const (
@@ -204,7 +208,7 @@ func New(cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg}
+	c := &Client{cfg: cfg, shut: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.ids = ids.New(cfg.Now, cfg.Entropy)
 	c.bucket = newBucket(cfg.Budget, cfg.Now())
@@ -236,7 +240,9 @@ func (c *Client) Name() string { return c.cfg.Name }
 func (c *Client) Leader() string { return c.routes.address() }
 
 // Close gives back everything the client holds and ends it. Calls that were
-// not ended are ended as cancelled. It takes 5 seconds at most.
+// not ended are ended as cancelled. It takes 5 seconds at most. An error says
+// that something was not given back, or that this is not known: it is free when
+// its lease has run out. Close says so again, however often it is called.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
@@ -248,10 +254,21 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil
+		select {
+		case <-c.shut:
+			return c.shutErr
+		case <-ctx.Done():
+			return fmt.Errorf("client: closing: %w", context.Cause(ctx))
+		}
 	}
 	c.closed = true
 	c.mu.Unlock()
+	defer close(c.shut)
+	c.shutErr = c.shutdown(ctx)
+	return c.shutErr
+}
+
+func (c *Client) shutdown(ctx context.Context) error {
 	c.cancel(ErrClosed) // ends the operations under way, but those that give something back
 	err := c.leases.giveBack(ctx)
 	done := make(chan struct{})
@@ -261,6 +278,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
+		err = errors.Join(append(c.late, err)...) // nobody adds to them any more
 	case <-ctx.Done():
 		err = errors.Join(err, fmt.Errorf("client: closing: %w", context.Cause(ctx)))
 	}
@@ -286,12 +304,22 @@ func (c *Client) enter() error {
 
 func (c *Client) leave() { c.work.Done() }
 
-// cleanUp runs f behind a caller that does not wait for it. It must be called
-// within an operation.
-func (c *Client) cleanUp(f func(context.Context)) {
+// cleanUp runs f behind a caller that does not wait for it, for as long as within,
+// and no longer than Close takes. It must be called within an operation. Nobody is
+// told of an error but who closes the client meanwhile: what is left lapses with its
+// TTL.
+func (c *Client) cleanUp(within time.Duration, f func(context.Context) error) {
 	c.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		ctx, stop := linger(c.ctx, farewell)
+		defer stop()
+		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
-		f(ctx)
+		if err := f(ctx); err != nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.closed {
+				c.late = append(c.late, err)
+			}
+		}
 	})
 }

@@ -162,7 +162,7 @@ func TestClose(t *testing.T) {
 					released = append(released, fmt.Sprint(l.GetPool(), "/", l.GetSlotId(), "/", l.GetToken(), "/", l.GetClient()))
 				}
 			}
-			return &govnodev1.BatchCallsResponse{}, nil
+			return allGivenBack(r), nil
 		}
 		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
 		c := connected(t, w, []string{"a:1"})
@@ -180,6 +180,7 @@ func TestClose(t *testing.T) {
 		require.Equal(t, 1, w.count("BatchCalls"))
 		require.Error(t, slot.Context().Err())
 		require.NoError(t, slot.Release(), "it was given back")
+		require.ErrorIs(t, call.End(t.Context(), client.Succeeded), client.ErrClosed, "it was ended as cancelled")
 		require.NoError(t, call.End(t.Context(), client.Cancelled))
 		require.NoError(t, c.Close())
 		_, err = c.Acquire(t.Context(), "gpu")
@@ -314,6 +315,10 @@ func TestCloseWaitsForEnd(t *testing.T) {
 
 // What of a batch got no answer is sent again, and only that.
 func TestCloseSendsTheRestAgain(t *testing.T) {
+	gone := map[string]*govnodev1.OperationError{
+		"c": {Code: "not_found"}, "d": {Code: "failed_precondition", Reason: "SESSION_CLOSED"},
+		"e": {Code: "already_exists", Reason: "ID_REUSED"}, "f": {Code: "failed_precondition", Reason: "STALE_ID"},
+	}
 	var batches [][]string
 	n := granting(30 * time.Second)
 	n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
@@ -322,12 +327,12 @@ func TestCloseSendsTheRestAgain(t *testing.T) {
 		for _, op := range r.GetOperations() {
 			id := op.GetRelease().GetSlotId()
 			ids = append(ids, id)
-			result := &govnodev1.OperationResult{Tag: op.GetTag(), Result: &govnodev1.OperationResult_Release{Release: &govnodev1.ReleaseSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_RELEASED}}}
+			result := givenBack(op)
 			if id == "b" && len(batches) < 2 {
 				result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "unavailable", Reason: "NOT_APPLIED"}}
 			}
-			if id == "c" {
-				result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "not_found"}}
+			if e := gone[id]; e != nil {
+				result.Result = &govnodev1.OperationResult_Error{Error: e}
 			}
 			res.Results = append(res.Results, result)
 		}
@@ -336,12 +341,12 @@ func TestCloseSendsTheRestAgain(t *testing.T) {
 		return res, nil
 	}
 	c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
-	for _, id := range []string{"a", "b", "c"} {
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		_, err := c.Acquire(t.Context(), "gpu", client.SlotID(id))
 		require.NoError(t, err)
 	}
 	require.NoError(t, c.Close())
-	require.Equal(t, [][]string{{"a", "b", "c"}, {"b"}, {"b"}}, batches)
+	require.Equal(t, [][]string{{"a", "b", "c", "d", "e", "f"}, {"b"}, {"b"}}, batches)
 }
 
 // Where one slot of a batch may have been given back and others were not, the
@@ -363,7 +368,7 @@ func TestWhatCloseDoesNotKnow(t *testing.T) {
 			n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
 				res := &govnodev1.BatchCallsResponse{}
 				for i, op := range r.GetOperations() {
-					result := &govnodev1.OperationResult{Tag: op.GetTag()}
+					result := givenBack(op)
 					if left[i] != "" {
 						result.Result = &govnodev1.OperationResult_Error{Error: &govnodev1.OperationError{Code: "unavailable", Reason: left[i]}}
 					}
@@ -384,4 +389,121 @@ func TestWhatCloseDoesNotKnow(t *testing.T) {
 			require.Equal(t, c.unknown, errors.As(err, new(*client.Unknown)), "%q: %v", c.answers, err)
 		})
 	}
+}
+
+// Of what Close could not give back nobody says that it was: neither Close, however
+// often it is called, nor who gives it back himself. What was given back is.
+func TestACloseThatFailed(t *testing.T) {
+	objection := &govnodev1.OperationError{Code: "permission_denied", Reason: "PERMISSION_DENIED"}
+	for name, test := range map[string]struct {
+		first  fault // of the first request
+		answer *govnodev1.OperationError
+		want   any
+		sent   int // 0: as often as there is time
+	}{
+		"no answer":                         {none, nil, new(*client.Unknown), 0},
+		"an objection":                      {none, objection, new(*client.Error), 1},
+		"an objection to what may be done":  {dropAnswer, objection, new(*client.Unknown), 2},
+		"an objection to what was not sent": {refuseDial, objection, new(*client.Error), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := granting(30 * time.Second)
+				n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+					res := &govnodev1.BatchCallsResponse{}
+					for _, op := range r.GetOperations() {
+						switch {
+						case op.GetRelease() != nil:
+							res.Results = append(res.Results, givenBack(op))
+						case test.answer != nil:
+							res.Results = append(res.Results, &govnodev1.OperationResult{Tag: op.GetTag(), Result: &govnodev1.OperationResult_Error{Error: test.answer}})
+						}
+					}
+					return res, nil
+				}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+				w.fault = func(_, method string) fault {
+					if method == "BatchCalls" && w.count(method) == 1 {
+						return test.first
+					}
+					return none
+				}
+				c := connected(t, w, []string{"a:1"})
+				slot, err := c.Acquire(t.Context(), "gpu")
+				require.NoError(t, err)
+				call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+				require.NoError(t, err)
+				why := c.Close()
+				require.ErrorAs(t, why, test.want)
+				for range 2 {
+					require.ErrorAs(t, call.End(t.Context(), client.Succeeded), test.want)
+					require.NoError(t, slot.Release())
+					require.Equal(t, why, c.Close())
+				}
+				if test.sent > 0 {
+					require.Equal(t, test.sent, w.count("BatchCalls"))
+				}
+			})
+		})
+	}
+}
+
+// What the service holds no longer need not be given back. Who does so himself
+// learns that it was lost.
+func TestCloseAfterALoss(t *testing.T) {
+	n := granting(30 * time.Second)
+	n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+		res := allGivenBack(r)
+		for _, one := range res.GetResults() {
+			if e := one.GetEnd(); e != nil {
+				e.Outcome = client.LeaseLost
+			} else {
+				one.GetRelease().Outcome = client.Fenced
+			}
+		}
+		return res, nil
+	}
+	c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+	slot, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, slot.Release(), client.ErrLeaseLost)
+	require.ErrorIs(t, call.End(t.Context(), client.Succeeded), client.ErrLeaseLost)
+}
+
+// Who gives something back that Close is about to learns what comes of that, or, if
+// he cannot wait for it, that he does not know.
+func TestEndWaitsForClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if method == "BatchCalls" && w.count(method) == 1 {
+				return hang // for half of its time
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		var unknown *client.Unknown
+		require.ErrorAs(t, slot.ReleaseContext(gone), &unknown)
+		require.Equal(t, slot.ID(), unknown.ID)
+		require.ErrorIs(t, c.Shutdown(gone), context.Canceled)
+		began := time.Now()
+		require.ErrorAs(t, call.End(gone, client.Cancelled), &unknown)
+		require.Equal(t, 2*time.Second, time.Since(began), "it waits a little")
+		require.NoError(t, slot.Release())
+		require.NoError(t, call.End(t.Context(), client.Cancelled))
+		require.NoError(t, c.Close())
+		require.NoError(t, <-closed)
+	})
 }

@@ -71,6 +71,8 @@ type Lease struct {
 	renewing  bool          // a request is under way
 	ended     bool          // being released or ended: no loss is told any more
 	givenBack bool          // by Close
+
+	result error // what came of that; read once all.back is closed
 }
 
 // State tells whether the lease is held, at risk, lost, or was given back.
@@ -125,10 +127,14 @@ type leases struct {
 	next   time.Time                   // when turn is next
 	runs   bool
 	closed bool
+
+	back chan struct{} // closed when Close has given everything back, or tried to
 }
 
 func newLeases(c *Client) *leases {
-	return &leases{c: c, wake: make(chan struct{}, 1), held: make(map[*Lease]struct{}), due: make(map[time.Duration]time.Time)}
+	return &leases{
+		c: c, wake: make(chan struct{}, 1), held: make(map[*Lease]struct{}), due: make(map[time.Duration]time.Time), back: make(chan struct{}),
+	}
 }
 
 // describe fills in a lease that nothing is done about yet.

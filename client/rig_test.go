@@ -150,6 +150,7 @@ type node struct {
 	release func(*govnodev1.ReleaseSlotRequest) (*govnodev1.ReleaseSlotResponse, error)
 	begin   func(context.Context, *govnodev1.BeginCallRequest) (*govnodev1.BeginCallResponse, error)
 	end     func(*govnodev1.EndCallRequest) (*govnodev1.EndCallResponse, error)
+	cancel  func(*govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error)
 	batch   func(*govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error)
 	put     func(*govnodev1.PutPoolRequest) (*govnodev1.PutPoolResponse, error)
 }
@@ -183,6 +184,13 @@ func (n *node) BeginCall(ctx context.Context, r *govnodev1.BeginCallRequest) (*g
 
 func (n *node) EndCall(_ context.Context, r *govnodev1.EndCallRequest) (*govnodev1.EndCallResponse, error) {
 	return n.end(r)
+}
+
+func (n *node) CancelCall(ctx context.Context, r *govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error) {
+	if n.cancel == nil {
+		return n.UnimplementedCallServiceHandler.CancelCall(ctx, r)
+	}
+	return n.cancel(r)
 }
 
 func (n *node) BatchCalls(_ context.Context, r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
@@ -237,9 +245,25 @@ func granting(ttl time.Duration) *node {
 		return &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ENDED}, nil
 	}
 	n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
-		return &govnodev1.BatchCallsResponse{}, nil
+		return allGivenBack(r), nil
 	}
 	return n
+}
+
+// allGivenBack answers what Close sends.
+func allGivenBack(r *govnodev1.BatchCallsRequest) *govnodev1.BatchCallsResponse {
+	res := &govnodev1.BatchCallsResponse{}
+	for _, op := range r.GetOperations() {
+		res.Results = append(res.Results, givenBack(op))
+	}
+	return res
+}
+
+func givenBack(op *govnodev1.Operation) *govnodev1.OperationResult {
+	if op.GetEnd() != nil {
+		return &govnodev1.OperationResult{Tag: op.GetTag(), Result: &govnodev1.OperationResult_End{End: &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ENDED}}}
+	}
+	return &govnodev1.OperationResult{Tag: op.GetTag(), Result: &govnodev1.OperationResult_Release{Release: &govnodev1.ReleaseSlotResponse{Outcome: govnodev1.Outcome_OUTCOME_RELEASED}}}
 }
 
 // objection is an error as a node makes it, with what it says beside the reason.

@@ -352,7 +352,7 @@ func TestAbandoned(t *testing.T) {
 					released <- e
 				}
 			}
-			return &govnodev1.BatchCallsResponse{}, nil
+			return allGivenBack(r), nil
 		}
 		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
 		w.fault = on(dropAnswer, "BeginCall")
@@ -366,6 +366,30 @@ func TestAbandoned(t *testing.T) {
 		require.Equal(t, unknown.ID, ended.GetCallId())
 		require.Equal(t, client.Cancelled, ended.GetStatus())
 		require.NoError(t, c.Close())
+	})
+}
+
+// Close waits for what is given back behind a caller that has gone, and says that it
+// was not.
+func TestCloseWhileACallIsAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			switch method {
+			case "BeginCall":
+				return dropAnswer
+			case "BatchCalls":
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+		var unknown *client.Unknown
+		require.ErrorAs(t, err, &unknown)
+		require.Error(t, c.Close())
 	})
 }
 

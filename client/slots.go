@@ -136,7 +136,7 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 	})
 	if err != nil {
 		if a.drawn != nil && a.mayHold(err) {
-			c.cleanUp(func(ctx context.Context) { c.abandonSlot(ctx, req) })
+			c.cleanUp(farewell, func(ctx context.Context) error { return c.abandonSlot(ctx, req) })
 		}
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 	s := &Slot{c: c, pressure: pressureOf(res.GetPressure()), Lease: &Lease{}}
 	s.describe(ctx, held, r.ttl, r.cancelOnLost)
 	if err := c.leases.hold(s.Lease, &a); err != nil {
-		c.cleanUp(func(ctx context.Context) { _ = c.releaseAll(ctx, []heldRef{held}) }) // or it lapses with its TTL
+		c.cleanUp(farewell, func(ctx context.Context) error { return c.releaseOne(ctx, held) })
 		return nil, err
 	}
 	return s, nil
@@ -182,7 +182,7 @@ func (s *Slot) ReleaseContext(ctx context.Context) error {
 	if s.released {
 		return s.result
 	}
-	if goOn, err := s.c.leases.giveBackOne(s.Lease); !goOn {
+	if goOn, err := s.c.leases.giveBackOne(ctx, s.Lease, 0); !goOn {
 		return err
 	}
 	defer s.c.leases.gaveBack(s.Lease)
@@ -194,26 +194,23 @@ func (s *Slot) ReleaseContext(ctx context.Context) error {
 		return err
 	}
 	s.released = true
-	switch o := res.GetOutcome(); o {
-	case govnodev1.Outcome_OUTCOME_RELEASED, govnodev1.Outcome_OUTCOME_ALREADY_RELEASED:
-	default:
-		s.result = fmt.Errorf("client: slot %s of %s: %w", s.ID(), s.Pool(), &Refused{Outcome: o, Reason: "the lease ended before it was given back"})
+	if o := res.GetOutcome(); !wasReleased(o) {
+		s.result = fmt.Errorf("client: slot %s of %s: %w", s.ID(), s.Pool(), &Refused{Outcome: o, Reason: endedBefore})
 	}
 	return s.result
 }
 
 // abandonSlot gives back what a request may have been granted whose caller
 // does not wait for the answer any more.
-func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequest) {
+func (c *Client) abandonSlot(ctx context.Context, req *govnodev1.AcquireSlotRequest) error {
 	req.Wait = durationpb.New(time.Millisecond)
 	res, err := send(ctx, c, operation{name: "AcquireSlot", id: req.GetSlotId(), farewell: true}, func(e *errand) (*govnodev1.AcquireSlotResponse, error) {
 		return e.acquireSlot(req)
 	})
 	if err != nil || res.GetOutcome() != Admitted {
-		return // what it holds, if it holds anything, lapses with its TTL
+		return err
 	}
-	held := heldRef{pool: req.GetPool(), id: req.GetSlotId(), token: res.GetToken()}
-	_ = c.releaseAll(ctx, []heldRef{held}) // or it lapses with its TTL
+	return c.releaseOne(ctx, heldRef{pool: req.GetPool(), id: req.GetSlotId(), token: res.GetToken()})
 }
 
 func optional(d time.Duration) *durationpb.Duration {
