@@ -20,6 +20,7 @@ const repeats = 3
 type admission struct {
 	operation
 	sent     time.Time     // the request that was answered
+	until    time.Time     // when its node gives it up at the latest
 	ttl      time.Duration // of the lease, as of the answer
 	admitted bool
 }
@@ -60,7 +61,7 @@ func (a *admission) ask(ctx context.Context, c *Client, try func(*errand, *durat
 	}
 	for again := 0; ; again++ {
 		got, err := send(ctx, c, a.operation, func(e *errand) (granted, error) {
-			a.sent, a.id = e.sent, e.id
+			a.sent, a.until, a.id = e.sent, e.told(), e.id
 			var wait *durationpb.Duration
 			if a.wait > 0 {
 				wait = durationpb.New(max(end.Sub(a.sent), time.Millisecond))

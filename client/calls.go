@@ -98,7 +98,8 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	})
 	if err != nil {
 		if a.drawn != nil && a.mayHold(err) {
-			s.c.cleanUp(farewell, func(ctx context.Context) error { return s.abandon(ctx, req.GetCallId()) })
+			until := a.until.Add(attemptLeast) // the node counts from when it has the request
+			s.c.cleanUp(max(time.Until(until), 0)+farewell, func(ctx context.Context) error { return s.abandon(ctx, req.GetCallId(), until) })
 		}
 		return nil, err
 	}
@@ -300,17 +301,27 @@ func (s *OpenSession) Do(ctx context.Context, call Call, do func(context.Context
 }
 
 // abandon gives back what a call may have been granted whose caller does not
-// wait for the answer any more.
-func (s *OpenSession) abandon(ctx context.Context, id string) error {
-	res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
-		return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id, SessionToken: s.secret})
-	})
-	var objection *Error
-	if errors.As(err, &objection) && objection.Code == connect.CodeNotFound {
-		return nil // it never arrived
+// wait for the answer any more. Until the last request for it is over, that the
+// service knows no such call proves nothing: it may be on its way, or a guardrail or
+// a STOP may hold it. So it is asked again, ever more rarely.
+func (s *OpenSession) abandon(ctx context.Context, id string, until time.Time) error {
+	for pause := pauseFirst; ; pause *= 2 {
+		last := !time.Now().Before(until)
+		res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
+			return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id, SessionToken: s.secret})
+		})
+		var objection *Error
+		objects := errors.As(err, &objection)
+		notFound := objects && objection.Code == connect.CodeNotFound
+		switch {
+		case res.GetOutcome() == WaitCancelled:
+			return nil // it waited
+		case notFound && last:
+			return nil // it never arrived
+		case err == nil, objects && !notFound, last:
+			return s.c.releaseOne(ctx, heldRef{session: s.id, secret: s.secret, id: id})
+		case !sleep(ctx, min(pause, time.Until(until))):
+			return &Unknown{Operation: "BeginCall", ID: id, Err: context.Cause(ctx)}
+		}
 	}
-	if res.GetOutcome() == WaitCancelled {
-		return nil // it waited
-	}
-	return s.c.releaseOne(ctx, heldRef{session: s.id, secret: s.secret, id: id})
 }

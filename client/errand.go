@@ -101,6 +101,14 @@ func (e *errand) callerDeadline() (time.Time, bool) {
 	return e.caller.Deadline()
 }
 
+// told returns when the attempt is over, as its node is told.
+func (e *errand) told() time.Time {
+	if end, ok := e.callerDeadline(); ok {
+		return earlier(e.limit(), end)
+	}
+	return e.limit()
+}
+
 // limit returns when the attempt is given up whatever its caller does.
 func (e *errand) limit() time.Time {
 	if e.gone.IsZero() {

@@ -54,10 +54,7 @@ func (l *line) do(e *errand, f *frame) error {
 		return err
 	}
 	f.limit = e.limit()
-	f.told = f.limit
-	if end, ok := e.callerDeadline(); ok {
-		f.told = earlier(f.told, end)
-	}
+	f.told = e.told()
 	if err := k.add(f); err != nil {
 		if errors.Is(err, errUnary) {
 			return err

@@ -369,9 +369,70 @@ func TestAbandoned(t *testing.T) {
 	})
 }
 
-// Close waits for what is given back behind a caller that has gone, and says that it
-// was not.
+// A call that the service does not know yet may be held by a guardrail, and be
+// admitted later, for nobody. It is asked for again as long as that can be.
+func TestAbandonedWhileItIsHeld(t *testing.T) {
+	for name, test := range map[string]struct {
+		after time.Duration // the caller has gone
+		ended bool
+		asked time.Duration // last
+	}{
+		"admitted late": {6 * time.Second, true, 6350 * time.Millisecond},
+		"never":         {time.Hour, false, 13 * time.Second}, // its wait, an attempt and a second, from the beginning on
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := granting(30 * time.Second)
+				var gone, asked time.Time
+				times, ended := 0, false
+				n.cancel = func(*govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error) {
+					times, asked = times+1, time.Now()
+					if asked.Sub(gone) < test.after {
+						return nil, objection(connect.CodeNotFound, "NOT_FOUND", nil)
+					}
+					return &govnodev1.CancelCallResponse{Outcome: client.Admitted}, nil
+				}
+				n.batch = func(r *govnodev1.BatchCallsRequest) (*govnodev1.BatchCallsResponse, error) {
+					ended = true
+					return allGivenBack(r), nil
+				}
+				w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+				w.fault = on(hang, "BeginCall")
+				c := connected(t, w, []string{"a:1"})
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(3*time.Second, func() { gone = time.Now(); cancel() })
+				_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+				require.ErrorAs(t, err, new(*client.Unknown))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				require.Equal(t, test.ended, ended)
+				require.Equal(t, test.asked, asked.Sub(gone))
+				require.Less(t, times, 11, "ever more rarely")
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}
+
+// Close waits for what is given back behind a caller that has gone, and says what was
+// not, or what it does not know.
 func TestCloseWhileACallIsAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(30 * time.Second)
+		n.cancel = func(*govnodev1.CancelCallRequest) (*govnodev1.CancelCallResponse, error) {
+			return nil, objection(connect.CodeNotFound, "NOT_FOUND", nil)
+		}
+		w := &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}
+		w.fault = on(hang, "BeginCall")
+		c := connected(t, w, []string{"a:1"})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
+		require.ErrorAs(t, err, new(*client.Unknown))
+		began := time.Now()
+		require.Error(t, c.Close())
+		require.Equal(t, 5*time.Second, time.Since(began))
+	})
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
 		w.fault = func(_, method string) fault {
@@ -387,8 +448,7 @@ func TestCloseWhileACallIsAbandoned(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t"})
-		var unknown *client.Unknown
-		require.ErrorAs(t, err, &unknown)
+		require.ErrorAs(t, err, new(*client.Unknown))
 		require.Error(t, c.Close())
 	})
 }

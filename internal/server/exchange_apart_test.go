@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -64,6 +65,31 @@ func TestSlowGuardrailsHoldUpNobodyElse(t *testing.T) {
 	for range slow {
 		require.NoError(t, <-answers)
 	}
+}
+
+// A call that a guardrail holds is admitted in the end although its caller has gone:
+// then the client ends it.
+func TestACallIsAbandonedThatAGuardrailHolds(t *testing.T) {
+	asked, free := make(chan struct{}), make(chan struct{})
+	n := startGuarded(t, held(asked, free))
+	c, err := client.New(client.Config{Addresses: []string{n.url}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	ctx, cancel := context.WithCancel(n.ctx())
+	began := make(chan error)
+	go func() {
+		_, err := c.Session("s").Begin(ctx, client.Call{Tool: "slow"})
+		began <- err
+	}()
+	<-asked
+	cancel()
+	require.ErrorAs(t, <-began, new(*client.Unknown))
+	time.Sleep(200 * time.Millisecond) // the service knows no such call
+	close(free)
+	eventually(t, "the call is ended", func() bool {
+		s, err := c.Session("s").Read(n.ctx())
+		return err == nil && s.GetExecutions() == 1 && len(s.GetOpenCalls()) == 0
+	})
 }
 
 // What is set apart is told to the other side, has its answer in the end, and
