@@ -247,23 +247,30 @@ func TestMalformedMessageEndsTheStream(t *testing.T) {
 	}
 }
 
-// An answer to something else than was asked admits nothing.
+// An answer to something else than was asked, or to nothing, neither admits nor
+// refuses: nobody knows what has become of the request.
 func TestAnswerToSomethingElse(t *testing.T) {
-	h := listen(t, (&streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
-		err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024})
-		for err == nil {
-			var m *govnodev1.ExchangeRequest
-			if m, err = stream.Receive(); err == nil {
-				err = stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{{Tag: m.GetFrames()[0].GetTag(), Result: &govnodev1.OperationResult_End{
-					End: &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ADMITTED},
-				}}}})
-			}
-		}
-		return nil
-	}}).handler())
-	c := streaming(t, []string{h.URL})
-	_, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
-	var refused *client.Refused
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, govnodev1.Outcome_OUTCOME_UNSPECIFIED, refused.Outcome)
+	for name, answer := range map[string]*govnodev1.OperationResult{
+		"to something else": {Result: &govnodev1.OperationResult_End{End: &govnodev1.EndCallResponse{Outcome: govnodev1.Outcome_OUTCOME_ADMITTED}}},
+		"to nothing":        {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := listen(t, (&streamer{node: granting(time.Minute), exchange: func(_ context.Context, stream *exchangeStream) error {
+				err := stream.Send(&govnodev1.ExchangeResponse{MaxInFlight: 1024})
+				for err == nil {
+					var m *govnodev1.ExchangeRequest
+					if m, err = stream.Receive(); err == nil {
+						answer.Tag = m.GetFrames()[0].GetTag()
+						err = stream.Send(&govnodev1.ExchangeResponse{Answers: []*govnodev1.OperationResult{answer}})
+					}
+				}
+				return nil
+			}}).handler())
+			c := streaming(t, []string{h.URL})
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := c.Session("s").Begin(ctx, client.Call{Tool: "t", ID: "mine"})
+			require.ErrorAs(t, err, new(*client.Unknown))
+		})
+	}
 }

@@ -110,7 +110,7 @@ func (e *errand) overStream(k wire.Kind, req proto.Message, mayWait bool) (reply
 	}
 	defer f.free()
 	if f.Result.Kind != k {
-		return reply{}, nil // it is an answer to something else, and says nothing
+		return reply{}, errLeftOut // it is an answer to something else, or none
 	}
 	return reply{Result: f.Result, body: f.Body()}, nil
 }
