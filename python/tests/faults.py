@@ -32,14 +32,17 @@ class _Server:
 class Scripted(_Server):
     """A node that answers as it is told: ``answer`` gets the method and the message, and returns the answer."""
 
-    def __init__(self, answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> None:
+    def __init__(
+        self, answer: Callable[[str, dict[str, Any]], dict[str, Any]], status: Callable[[str], int] = lambda _: 200
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                content = json.dumps(answer(self.path.rpartition("/")[2], body)).encode()
-                self.send_response(200)
+                method = self.path.rpartition("/")[2]
+                content = json.dumps(answer(method, body)).encode()
+                self.send_response(status(method))
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()

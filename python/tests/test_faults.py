@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -106,6 +107,46 @@ def test_close_gives_back_again_what_was_not_given_back() -> None:
     with Scripted(answers) as node, govnode.Client(node.address) as client:
         calls = [client.session("s").begin("t").id for _ in range(2)]
     assert [op["end"]["callId"] for op in answers.asked[2:]] == [*calls, calls[1]]
+
+
+def test_close_says_what_was_not_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    gone = {"error": {"code": "not_found", "reason": "NOT_FOUND", "message": "it is gone"}}
+    objection = {"error": {"code": "permission_denied", "reason": "PERMISSION_DENIED", "message": "not you"}}
+    answers = Results(ADMITTED, ADMITTED, ADMITTED, {}, gone, objection, {"end": {"outcome": "OUTCOME_ENDED"}})
+    with Scripted(answers) as node, govnode.Client(node.address) as client:
+        calls = [client.session("s").begin("t").id for _ in range(3)]
+    assert [op["end"]["callId"] for op in answers.asked[3:]] == [*calls, calls[0]]  # no answer is none
+    assert [r.getMessage() for r in caplog.records] == [
+        "govnode: 1 leases are not known to have been given back: not you"
+    ]
+
+
+def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
+    known, ended = threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    def answer(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked.append(method)
+        if method == "BatchCalls":
+            return {"results": [{}]}  # no answer
+        if method == "EndCall":
+            ended.set()
+            return {"outcome": "OUTCOME_ENDED"}
+        if method == "CancelCall":
+            return {"outcome": "OUTCOME_ADMITTED"} if known.is_set() else {}
+        return {}
+
+    def status(method: str) -> int:
+        return 404 if method == "CancelCall" and not known.is_set() else 200
+
+    with Scripted(answer, status) as node, govnode.Client(node.address, timeout=0.3) as client:
+        with pytest.raises(govnode.Unknown):
+            client.session("s").begin("t")
+        eventually(lambda: "CancelCall" in asked)
+        time.sleep(0.1)
+        assert not ended.is_set()
+        known.set()
+        assert ended.wait(10)
 
 
 def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client, proxy: Proxy) -> None:

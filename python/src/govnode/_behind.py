@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from ._keeper import Ask
+from ._keeper import Ask, NotYet
 from ._transport import Lost
 
 
@@ -27,11 +28,19 @@ def releasing(body: dict[str, Any]) -> Callable[[Ask], None]:
     return lambda ask: void(settled(ask("SlotService/ReleaseSlot", body)))
 
 
-def abandoning(call: dict[str, Any]) -> Callable[[Ask], None]:
-    """Return what gives back what a call may have been granted whose caller does not wait for the answer any more."""
+def abandoning(call: dict[str, Any], within: float) -> Callable[[Ask], None]:
+    """Return what gives back what a call may have been granted whose caller does not wait for the answer any more.
+
+    For so many seconds that the service knows no such call proves nothing: it may be on its way, or a guardrail or a
+    STOP may hold it.
+    """
+    until = time.monotonic() + within
 
     def abandon(ask: Ask) -> None:
+        last = time.monotonic() >= until
         status, answer = settled(ask("CallService/CancelCall", call))
+        if status == 404 and not last:
+            raise NotYet(str(answer.get("message", status)))
         if status == 404 or answer.get("outcome") == "OUTCOME_CANCELLED":
             return  # it never arrived, or it waited
         settled(ask("CallService/EndCall", {**call, "status": "STATUS_CANCELLED"}))

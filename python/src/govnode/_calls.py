@@ -456,7 +456,8 @@ class Leases(Operations):
             await session._open()
 
             def gone() -> Callable[[Ask], None]:  # with the id that it had last
-                return abandoning(session.known({"sessionId": session.id, "callId": op.id}))
+                within = self.config.attempt_timeout + wait
+                return abandoning(session.known({"sessionId": session.id, "callId": op.id}), within)
 
             answer = await self._admit(op, wait, gone, options.get("approval_wait"))
         except NoAnswer as e:

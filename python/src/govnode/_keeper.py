@@ -18,7 +18,7 @@ from ._wire import dumps, duration
 from .messages import Loss, Signal, decode, seconds
 
 if TYPE_CHECKING:
-    from ._core import Config
+    from ._core import Config, Failure
     from ._routes import Node, Routes
     from ._transport import Security
 
@@ -72,6 +72,10 @@ class Lease:
             return {"end": {**ended, **self._known}}
         released = {"pool": self.pool, "slotId": self.id, "client": client, "token": str(self.token)}
         return {"release": released}
+
+
+class NotYet(Lost):
+    """The node has answered, and may answer otherwise later."""
 
 
 class Job:
@@ -303,13 +307,16 @@ class Keeper:
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(until - time.monotonic(), 0.01))
             if thread.is_alive():
-                return  # a request hangs; what is held lapses
+                _not_given_back(len(rest), "a request hangs")
+                return
         for i in range(0, len(rest), RENEW_MOST // 2):
             self._give_back(rest[i : i + RENEW_MOST // 2], until)
         for job in jobs:
             if time.monotonic() < until:
                 try:
                     job.step(lambda method, body: self._ask(method, body, _JOB_TIMEOUT))
+                except NotYet:
+                    continue
                 except (NotSent, Lost):
                     break
         if self._transport is not None:
@@ -319,21 +326,46 @@ class Keeper:
         from ._core import Failure, result_of
 
         left = [{"tag": i, **x.release(self._name)} for i, x in enumerate(part)]
+        refused: list[Failure] = []
+        problem = "there was no time"
         while left and time.monotonic() < until:
             node, pause = self._routes.pick(), 0.05
             try:
                 status, answer = self._ask("CallService/BatchCalls", {"operations": left}, _JOB_TIMEOUT, node)
-            except (NotSent, Lost):
-                status, answer = 0, {}
+            except (NotSent, Lost) as e:
+                status, answer = 0, {"message": str(e)}
             if status == 200:
-                answers = [result_of(r) for r in answer.get("results", ())]
-                failures = [a if isinstance(a, Failure) and a.again else None for a in answers]
-                left = [op for op, failure in zip(left, failures, strict=False) if failure is not None]
+                rest: list[dict[str, Any]] = []
+                results = [*answer.get("results", ()), *({} for _ in left)]  # one that is left out is no answer
+                for op, result in zip(left, results, strict=False):
+                    given = result_of(result)
+                    if isinstance(given, Failure) and not given.again:
+                        refused += [] if _gone(given) else [given]
+                    elif isinstance(given, Exception):
+                        rest.append(op)
+                        problem, pause = str(given), max(pause, getattr(given, "after", 0.0))
+                left = rest
                 if not left:
-                    return
+                    break
                 self._routes.failed(node, unreachable=False)
-                pause = max([pause, *(failure.after for failure in failures if failure is not None)])
+            else:
+                problem = str(answer.get("message", status))
             time.sleep(max(min(pause, until - time.monotonic()), 0.0))
+        if refused:
+            _not_given_back(len(refused), refused[0].message)
+        if left:
+            _not_given_back(len(left), problem)
+
+
+def _gone(failure: Failure) -> bool:
+    """Tell whether an objection says that there is nothing to give back."""
+    return failure.code == "not_found" or failure.reason in ("STALE_ID", "SESSION_CLOSED", "ID_REUSED")
+
+
+def _not_given_back(count: int, why: str) -> None:
+    """Say so: what is not given back lapses with its TTL."""
+    if count:
+        log.warning("govnode: %d leases are not known to have been given back: %s", count, why)
 
 
 def _tell(told: Callable[..., None], *about: Any) -> None:

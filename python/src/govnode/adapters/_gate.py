@@ -215,8 +215,9 @@ class Gate:
                 continue
             except BaseException as e:
                 if not isinstance(e, Exception) or isinstance(e, NoAnswer):
+                    within = session._core.config.attempt_timeout + options.get("wait", 10.0)
                     session._core.live().keeper.later(
-                        abandoning(session.known({"sessionId": session.id, "callId": id})), 60.0
+                        abandoning(session.known({"sessionId": session.id, "callId": id}), within), 60.0
                     )
                 raise
             if call.outcome in ("APPROVAL_REQUIRED", "STOPPED"):
