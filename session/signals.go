@@ -209,15 +209,13 @@ func (x *Session) killed(id string) *Halt {
 	return nil
 }
 
-// halt puts a signal into the session; 0 takes it away.
+// halt puts a signal into the session; with nothing of any it takes it away.
 func (x *Session) halt(signal SignalKind, reason string, now time.Duration) {
 	var g Gates
 	if x.Gates != nil {
 		g = *x.Gates
 	}
-	if g.Signal, g.Reason, g.Since = signal, reason, now; signal == 0 {
-		g.Reason, g.Since = "", 0
-	}
+	g.Signal, g.Reason, g.Since = signal, reason, now
 	if x.Gates = &g; g == (Gates{}) {
 		x.Gates = nil
 	}

@@ -114,10 +114,10 @@ func (s *State) standingFor(c *Begin, x *Session) (k ref, a *Standing) {
 	return ref{}, nil
 }
 
-// useStanding spends one use of it.
+// useStanding spends one use of the one by which a call is approved.
 func (s *State) useStanding(c *Begin, x *Session) {
 	k, a := s.standingFor(c, x)
-	if a == nil || a.Uses == 0 || seeded.On(seeded.StandsOn) {
+	if a.Uses == 0 || seeded.On(seeded.StandsOn) {
 		return
 	}
 	if a.Uses == 1 {

@@ -205,15 +205,14 @@ func (s *State) putToken(c *PutToken, r *Result) {
 				kept = append(kept, *t)
 			}
 		}
-		old := x.Tokens
 		x.Tokens = kept
 		i, there := x.token(c.Token.ID)
 		switch {
 		case there:
-			r.Code, x.Tokens = IDReused, old
+			r.Code = IDReused
 			return false
 		case len(x.Tokens) >= MaxTokens || x.weight()+c.Token.weight() > MaxTokenBytes:
-			r.Code, r.Limit, x.Tokens = TooManyTokens, MaxTokens, old
+			r.Code, r.Limit = TooManyTokens, MaxTokens
 			return false
 		}
 		x.Tokens = slices.Insert(x.Tokens, i, c.Token)
