@@ -98,7 +98,7 @@ func stands(t *testing.T, s *session.State, c session.Command, r session.Result)
 	case *session.Close:
 		k = session.SessionKey(c.NS, c.Session)
 	case *session.Open:
-		k, shown = session.SessionKey(c.NS, c.Session), r.Repeat
+		k = session.SessionKey(c.NS, c.Session)
 	case *session.PutStanding:
 		k = session.StandingKey(c.NS, c.Of.ID())
 	case *session.Ask:

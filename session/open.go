@@ -73,7 +73,7 @@ func (s *State) open(c *Open, r *Result) {
 	}
 	s.write(k, x)
 	s.pin(c.NS, c.Digest, c.Session, 1)
-	r.Digest, r.Value = c.Digest, int64(version)
+	r.Digest, r.Value, r.After = c.Digest, int64(version), s.afterSession(x)
 }
 
 func (s *State) pin(ns string, d Digest, session string, by int64) {

@@ -128,9 +128,9 @@ type Result struct {
 	// command was about; and those of which the command crossed a share.
 	Budgets []BudgetCount
 
-	// After is set where callers show what they changed: after PutPool and
-	// Close, and after an Open of a session that is there already. An Open that
-	// failed brings the session that it has to name as over.
+	// After is set where callers show what they changed: after PutPool, Open and
+	// Close, among others. An Open that failed brings the session that it has to name
+	// as over.
 	After *After
 
 	// Approval is that of a call, with ApprovalRequired, ApprovalDenied and

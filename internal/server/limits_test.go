@@ -16,7 +16,7 @@ import (
 func TestSessionsShowWhatIsLimitedByKind(t *testing.T) {
 	n := start(t)
 	n.putPolicy(policy("max_model_calls: 3", "max_sampling_requests: 2", "max_consecutive_failures: 1", "breaker_reset: 1h")...)
-	n.session("s")
+	require.NotNil(t, n.session("s").KindCounters, "as soon as it is made")
 	n.begin("s", "a", func(r *v1.BeginCallRequest) { r.Kind, r.Tool = v1.Kind_KIND_MODEL, "" })
 	n.begin("s", "b", func(r *v1.BeginCallRequest) { r.Kind, r.Tool = v1.Kind_KIND_SAMPLING, "files" })
 	n.begin("s", "c", func(r *v1.BeginCallRequest) { r.Kind, r.Tool = v1.Kind_KIND_HANDOFF, "" })

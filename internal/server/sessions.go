@@ -131,13 +131,10 @@ func (o *opening) respond() error {
 	case res.Code.Failure():
 		return fault.OfResult(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
-	o.out = &v1.CreateSessionResponse{Index: o.answer.Index}
-	if res.Repeat { // it may have done much since
-		o.out.Session = sessionAfter(o.ns, o.cmd.Session, res)
-		return nil
+	o.out = &v1.CreateSessionResponse{Session: sessionAfter(o.ns, o.cmd.Session, res), Index: o.answer.Index}
+	if !res.Repeat {
+		o.s.metrics.sessions.Inc()
 	}
-	o.s.metrics.sessions.Inc()
-	o.out.Session = o.fresh()
 	return nil
 }
 
@@ -147,16 +144,6 @@ func (o *opening) noPolicy() error {
 		return fault.NotFound("policy.name", "there is no policy %q; store it with PutPolicy", o.cmd.Policy)
 	}
 	return fault.NotFound("policy.digest", "there is no policy with the digest %s; store it with PutPolicy", o.cmd.Digest)
-}
-
-// fresh is the session that was made just now.
-func (o *opening) fresh() *v1.Session {
-	return &v1.Session{
-		SessionId: o.cmd.Session, AgentId: o.cmd.Agent, State: v1.SessionState_SESSION_STATE_OPEN,
-		PolicyName: o.cmd.Policy, PolicyVersion: int32(o.answer.Result.Value), PolicyDigest: o.cmd.Digest.String(),
-		Age: durationpb.New(0), IdleTtl: durationpb.New(o.cmd.IdleTTL), IdleLeft: durationpb.New(o.cmd.IdleTTL),
-		Attributes: o.req.Attributes, ParentSessionId: o.req.ParentSessionId,
-	}
 }
 
 // findSession returns the session of that id, which f found in a request. A

@@ -101,10 +101,6 @@ func lasting(m proto.Message) proto.Message {
 			x.Outcome = once(x.Outcome)
 		case *v1.CloseSessionResponse:
 			x.Released = 0
-		case *v1.Session:
-			if proto.Equal(x.KindCounters, &v1.KindCounters{}) {
-				x.KindCounters = nil // of one that was made just now
-			}
 		case *v1.Approval:
 			if x.State == v1.ApprovalState_APPROVAL_STATE_USED {
 				x.State = v1.ApprovalState_APPROVAL_STATE_APPROVED // a call that waits may come at any time

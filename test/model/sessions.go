@@ -83,7 +83,7 @@ func (s *space) openSession(c *session.Open, r *session.Result) {
 		x.ids = forgotten(s.forgotSessions)
 	}
 	s.sessions[c.Session] = x
-	r.Digest, r.Value = c.Digest, int64(version)
+	r.Digest, r.Value, r.After = c.Digest, int64(version), s.after(x)
 }
 
 // dropSession drops a session that is over. What it knew of ids is in what the
