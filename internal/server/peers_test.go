@@ -105,6 +105,26 @@ func TestExplainWhatWasApplied(t *testing.T) {
 	}
 }
 
+// A member whose API nobody knows does not answer either, until it is known.
+func TestWhoseAPINobodyKnows(t *testing.T) {
+	one, two, all := pair(t)
+	all.set(peer(one, "n1"), peer(two, "n2"), server.Peer{Node: "n3"})
+	_, err := one.explains.Explain(t.Context(), &v1.ExplainRequest{DecisionId: "nope"})
+	requireRefused(t, err, connect.CodeNotFound, "NOT_FOUND", "is kept by n1, n2; not reached: n3. ")
+	require.Equal(t, "n3", info(t, err).Metadata["unreachable"])
+	f, first := one.follow(&v1.FollowRequest{Cluster: true})
+	require.Equal(t, []string{"n3"}, first.Unreachable)
+	late := startOn(t, one.store, func(c *server.Config) { c.Cluster, c.Node = all, "n3" })
+	all.set(peer(one, "n1"), peer(two, "n2"), peer(late, "n3"))
+	m := f.message()
+	for len(m.Unreachable) > 0 {
+		m = f.message()
+	}
+	require.Contains(t, m.Cursor, "n3")
+	late.begin("s", "told")
+	require.Equal(t, "told", f.event().CallId)
+}
+
 // Who does not answer when it is to be followed may have had something to tell by the time
 // that it does, which is said.
 func TestWhoIsHeardLate(t *testing.T) {

@@ -214,7 +214,7 @@ var errNoMember = errors.New("server: the node is no member of the cluster")
 // behind what was heard.
 func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowRequest) error {
 	if p.APIAddress == "" {
-		return errors.New("server: nobody knows where the node is")
+		return errNowhere
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

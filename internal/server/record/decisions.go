@@ -154,6 +154,10 @@ func (s *Teller) explainElsewhere(ctx context.Context, req *v1.ExplainRequest) (
 	}
 	answers := make(chan answer, len(peers))
 	for _, p := range peers {
+		if p.APIAddress == "" {
+			answers <- answer{p, nil, errNowhere}
+			continue
+		}
 		go func() {
 			// The session is compared here, behind the scope.
 			ask := &v1.ExplainRequest{DecisionId: req.DecisionId, Local: true}

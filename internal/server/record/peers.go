@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -48,8 +49,8 @@ func NewPeerClient(dialTLS func(ctx context.Context, network, address string) (n
 	}}
 }
 
-// peers returns the other nodes whose API can be asked; none where the store
-// has no members.
+// peers returns the other nodes; none where the store has no members. Where nobody knows
+// the API of one, it does not answer.
 func (s *Teller) peers(ctx context.Context) ([]members.Peer, error) {
 	if s.Cluster == nil {
 		return nil, nil
@@ -60,12 +61,15 @@ func (s *Teller) peers(ctx context.Context) ([]members.Peer, error) {
 	}
 	var peers []members.Peer
 	for _, p := range status.Peers {
-		if p.Node != s.Node && p.APIAddress != "" {
+		if p.Node != s.Node {
 			peers = append(peers, p)
 		}
 	}
 	return peers, nil
 }
+
+// errNowhere is why a node is not asked.
+var errNowhere = errors.New("server: nobody knows where the node is")
 
 // base is where the API of a node is.
 func (s *Teller) base(p members.Peer) string {

@@ -121,7 +121,7 @@ type FollowResponse struct {
 	Gap *Gap `protobuf:"bytes,2,opt,name=gap,proto3" json:"gap,omitempty"`
 	// To be sent as after, to go on behind this message.
 	Cursor string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// With cluster: the nodes that do not answer at present.
+	// With cluster: the nodes that do not answer at present, or whose API nobody knows.
 	Unreachable   []string `protobuf:"bytes,4,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
