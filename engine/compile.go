@@ -49,7 +49,18 @@ type Policy struct {
 	budget      time.Duration
 	ceiling     time.Duration // of an evaluation without backends
 	log         *slog.Logger
+	missing     bool // nothing of it is there: see Missing
 }
+
+// Missing stands for a policy of which there is nothing but its digest. It denies every
+// call.
+func Missing(d source.Digest) *Policy {
+	g := governance.Default()
+	return &Policy{digest: d, digestText: d.String(), governance: g, docs: composition.New(nil, g, true, nil), log: slog.Default(), missing: true}
+}
+
+// Missing reports whether the policy is one of which nothing is there.
+func (p *Policy) Missing() bool { return p.missing }
 
 // Compile checks every file of a tree and builds its policy. A tree with one
 // bad file is refused whole; the error is a [*LoadError].

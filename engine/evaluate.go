@@ -36,7 +36,13 @@ func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 			*d = p.panicDecision(in, r, debug.Stack())
 		}
 	}()
-	if !p.decideDirectly(in, d) {
+	switch {
+	case p.missing:
+		*d = Decision{
+			Action: string(document.Deny), Rule: ruleMissing, Reason: textMissing,
+			PublicMessage: publicNotPermitted, Category: CategoryPolicyError,
+		}
+	case !p.decideDirectly(in, d):
 		p.decideFully(ctx, in, d)
 	}
 }

@@ -31,6 +31,7 @@ const (
 	ruleHashUnknown  uint16 = 11
 	ruleHashMissing  uint16 = 12
 	ruleHashMismatch uint16 = 13
+	ruleMissing      uint16 = 14 // never remembered
 	// 1000 to 1023 are left to who remembers decisions in the words of others.
 	rulePatternTool    uint16 = 1024 // and the index of the pattern
 	rulePatternInput   uint16 = 3072
@@ -43,6 +44,7 @@ const (
 	textError    = "Policy evaluation error — access denied (fail closed)"
 	textNoPolicy = "No policy applies to this path; strict mode denies what no policy covers"
 	textNoReason = "Policy denied by evaluator"
+	textMissing  = "The policy is not kept any more"
 )
 
 func textApproval(tool string) string {
@@ -90,6 +92,9 @@ func textConfidence(observed, threshold float64) string {
 // the call that the decision was about. Free texts, of backends and guardrails,
 // have no number and cannot be made again.
 func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
+	if p.missing {
+		return "", textMissing
+	}
 	e := matching.Begun(&in)
 	g := p.governance
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {

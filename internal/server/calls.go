@@ -152,6 +152,9 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		}
 	}
 	b.policy, err = b.s.policies.Compiled(ctx, b.ns, digest)
+	if err != nil && b.session.Phase != session.PhaseOpen && fault.Of(err).Code != connect.CodeUnavailable {
+		b.policy, err = engine.Missing(engine.Digest(digest)), nil // it was deleted since, and nothing is judged any more
+	}
 	if err != nil {
 		b.s.audit.unreadable(&b.trace, b.ns, b.req.SessionId, b.req.CallId, b.session.Pin.Digest, err)
 		return err
@@ -235,6 +238,9 @@ func (b *begin) judge(ctx context.Context) error {
 	b.parked = nil
 	b.cmd.Verdict = session.Verdict{Allow: b.decision.Allowed, Rule: b.decision.Rule}
 	b.cmd.Seen = premises(b.decision.Premises)
+	if b.policy.Missing() { // nor does what its session remembers name any of what it was held to
+		b.cmd.Seen, b.cmd.Rates, b.cmd.Budgets = never, nil, nil
+	}
 	if b.cmd.Asking, err = b.asking(ctx); err != nil { // before anything is spent on it
 		return err
 	}

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -86,4 +87,53 @@ func (n *node) parallel(count int, change ...func(*v1.BeginCallRequest)) []*v1.B
 		require.NoError(n.t, err)
 	}
 	return out
+}
+
+// What became of a call is told once its session is over and its policy was deleted, by
+// nodes that never had it as well.
+func TestARepeatWithoutItsPolicy(t *testing.T) {
+	n := start(t)
+	n.putPolicy(policy("allowed_tools: [t, u]", "max_calls_per_tool: {u: 1}", "rate_limits: [{name: r, limit: 2, per: 1h}]")...)
+	n.session("s")
+	calls := []*v1.BeginCallRequest{
+		beginRequest("s", "ended"), beginRequest("s", "counted", func(r *v1.BeginCallRequest) { r.Tool = "u" }),
+		beginRequest("s", "over", func(r *v1.BeginCallRequest) { r.Tool = "u" }),
+		beginRequest("s", "limited"), beginRequest("s", "denied", func(r *v1.BeginCallRequest) { r.Tool = "other" }),
+	}
+	for _, req := range calls {
+		n.begin("s", req.CallId, func(r *v1.BeginCallRequest) { r.Tool = req.Tool })
+	}
+	n.end("s", "ended")
+	_, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	calls = append(calls, beginRequest("s", "late"))
+	var were []*v1.BeginCallResponse
+	var outcomes []string
+	for _, req := range calls {
+		res, err := n.calls.BeginCall(n.ctx(), req)
+		require.NoError(t, err)
+		were, outcomes = append(were, res), append(outcomes, strings.TrimPrefix(res.Outcome.String(), "OUTCOME_"))
+	}
+	require.Equal(t, []string{"ALREADY_ENDED", "LEASE_LOST", "TOOL_LIMIT", "RATE_LIMITED", "DENIED_BY_POLICY", "SESSION_CLOSED"}, outcomes)
+	_, err = n.policies.DeletePolicy(n.ctx(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Name{Name: "p"}, RequestId: "d"})
+	require.NoError(t, err)
+	other := startOn(t, n.store)
+	for i, req := range calls {
+		is, err := other.calls.BeginCall(t.Context(), req)
+		require.NoError(t, err, req.CallId)
+		was := were[i]
+		switch was.Outcome { // neither their names nor their words are kept beside the policy
+		case v1.Outcome_OUTCOME_RATE_LIMITED:
+			was.Rate, was.Decision.Reason = "", "Rate limit reached"
+		case v1.Outcome_OUTCOME_DENIED_BY_POLICY:
+			was.Decision.Reason = "The policy is not kept any more"
+			was.Decision.Category, was.Decision.PublicMessage = "", "Action not permitted by governance policy."
+		}
+		require.Equal(t,
+			[]any{was.Outcome, was.DecisionId, was.Counters.String(), was.Rate, was.Decision.PolicyDigest, was.Decision.Reason, was.Decision.Category, was.Decision.PublicMessage},
+			[]any{is.Outcome, is.DecisionId, is.Counters.String(), is.Rate, is.Decision.PolicyDigest, is.Decision.Reason, is.Decision.Category, is.Decision.PublicMessage}, req.CallId)
+		require.False(t, is.Decision.Allowed)
+		require.Equal(t, was.DecisionId, other.explain(is.DecisionId).DecisionId)
+	}
+	require.NotContains(t, other.audit.text(), "failure_reason")
 }

@@ -102,7 +102,11 @@ func RefusalOf(res *session.Result, limits *session.Limits, cmd *session.Begin) 
 	case session.QueueFull:
 		return refusal{categoryConcurrency, "Too many calls are waiting.", noRoomText(limits, cmd) + ", and its queue is full"}
 	case session.RateLimited:
-		return refusal{categoryRate, "Too many calls at once; try again later.", fmt.Sprintf("Rate limit %s reached", session.RateName(res.Pools[0]))}
+		name := session.RateName(res.Pools[0])
+		if name != "" { // else nobody knows any more which it was
+			name += " "
+		}
+		return refusal{categoryRate, "Too many calls at once; try again later.", "Rate limit " + name + "reached"}
 	case session.WaitTimeout:
 		return refusal{categoryConcurrency, "Too many calls are running.", noRoomText(limits, cmd) + "; no slot became free while the call waited"}
 	case session.WaitCancelled:
