@@ -21,7 +21,7 @@ type Decision struct {
 	Action        string   // allow, deny, audit, block or ask
 	Policy        string   // the document, "folder-scoped" or "external:<backend>"
 	MatchedRule   string   // empty where no rule decided
-	Rule          uint16   // number of the text, see Policy.RuleTextFor; 0 for free texts
+	Rule          uint16   // number of the text, see Policy.Recall; 0 for free texts
 	Reason        string   // private detail: names rules and patterns
 	PublicMessage string   // what an end user may read; empty on an allow
 	Category      string   // of a denial; see the Category constants

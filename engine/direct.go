@@ -47,7 +47,7 @@ func (p *Policy) linkDirect() {
 	p.directly = set.List
 	p.answers = make([]Decision, len(set.Rules)+1)
 	for i, r := range set.Rules {
-		p.decideByRule(set, r, &p.answers[i])
+		p.decideByRule(set, r.Rule, &p.answers[i])
 	}
 	byDefault(set, &p.answers[len(set.Rules)])
 }

@@ -38,10 +38,7 @@ func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 	}()
 	switch {
 	case p.missing:
-		*d = Decision{
-			Action: string(document.Deny), Rule: ruleMissing, Reason: textMissing,
-			PublicMessage: publicNotPermitted, Category: CategoryPolicyError,
-		}
+		*d = Decision{Action: string(document.Deny), Rule: ruleMissing, Reason: textMissing, PublicMessage: publicNotPermitted}
 	case !p.decideDirectly(in, d):
 		p.decideFully(ctx, in, d)
 	}
@@ -126,14 +123,14 @@ func (p *Policy) judgeDocuments(ctx context.Context, e matching.Evaluation, d *D
 		*d = p.errorDecision(e, name, err)
 		return
 	case rule != nil:
-		p.decideByRule(set, rule, d)
+		p.decideByRule(set, rule.Rule, d)
 	case len(p.backends) > 0 && p.decideByBackends(ctx, e, d):
 	default:
 		p.decideByDefault(set, e, d)
 	}
 	if d.Allowed && asks != nil {
 		*d = Decision{}
-		p.decideByRule(set, asks, d)
+		p.decideByRule(set, asks.Rule, d)
 	}
 }
 
@@ -159,7 +156,7 @@ func (p *Policy) outOfScope(e matching.Evaluation, err error) Decision {
 // 17.1).
 const folderScoped = "folder-scoped"
 
-func (p *Policy) decideByRule(set *composition.Ruleset, r *matching.Rule, d *Decision) {
+func (p *Policy) decideByRule(set *composition.Ruleset, r *document.Rule, d *Decision) {
 	d.Allowed = r.Action.Allows()
 	d.Action = string(r.Action)
 	d.Policy = r.Doc.Name

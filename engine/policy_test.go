@@ -34,15 +34,16 @@ func TestRuleText(t *testing.T) {
 	d := p.Evaluate(context.Background(), call.Input{Context: enginetest.Value(t, `{"x":1}`)})
 	require.Equal(t, "b", d.MatchedRule)
 	for _, policy := range []*Policy{p, q} {
-		rule, reason := policy.RuleTextFor(d.Rule, call.Input{})
-		require.Equal(t, "b", rule)
-		require.Equal(t, "no b", reason)
+		again := policy.Recall(d.Rule, call.Input{})
+		require.Equal(t, "b", again.MatchedRule)
+		require.Equal(t, "no b", again.Reason)
+		require.Equal(t, "b", policy.RuleName(d.Rule))
 	}
 	for n := range math.MaxUint16 {
-		p.RuleTextFor(uint16(n), call.Input{}) // an unknown number is no panic
+		p.Recall(uint16(n), call.Input{}) // an unknown number is no panic
 	}
-	rule, reason := p.RuleTextFor(math.MaxUint16, call.Input{})
-	require.Empty(t, rule+reason)
+	require.Equal(t, Decision{}, p.Recall(math.MaxUint16, call.Input{}))
+	require.Empty(t, p.RuleName(math.MaxUint16))
 }
 
 // A defect of the program denies and is logged, on either way of judging; it

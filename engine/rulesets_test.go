@@ -29,7 +29,12 @@ func judged(t *testing.T, p *Policy, tool, args, context string) Decision {
 	require.NoError(t, err)
 	c, err := value.Parse([]byte(context))
 	require.NoError(t, err)
-	return p.Evaluate(t.Context(), call.Input{Tool: tool, Arguments: a, Context: c})
+	in := call.Input{Tool: tool, Arguments: a, Context: c}
+	d := p.Evaluate(t.Context(), in)
+	was := d
+	was.EvaluationTime, was.Premises = 0, nil
+	require.Equal(t, was, p.Recall(d.Rule, in))
+	return d
 }
 
 // A ruleset in a tree decides as its author wrote it.

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
 
 	"example.com/govnode/engine/call"
 	"example.com/govnode/engine/composition"
+	"example.com/govnode/engine/document"
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/value"
 )
@@ -88,66 +90,97 @@ func textConfidence(observed, threshold float64) string {
 	return fmt.Sprintf("Confidence %.2f below threshold %.2f", observed, threshold)
 }
 
-// RuleTextFor returns the rule and the reason that number n stands for, given to
-// the call that the decision was about. Free texts, of backends and guardrails,
-// have no number and cannot be made again.
-func (p *Policy) RuleTextFor(n uint16, in call.Input) (matchedRule, reason string) {
-	if p.missing {
-		return "", textMissing
+// RuleName returns the name of the rule that number n stands for; empty where it is none
+// of the tree.
+func (p *Policy) RuleName(n uint16) string {
+	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 && i < len(p.docs.Rules) {
+		return p.docs.Rules[i].Name
 	}
+	return ""
+}
+
+// Recall returns the decision that number n stands for, given to the call that it was
+// about: what else was known then, of facts and of the hour, has no part in it. Number 0
+// is what a ruleset says. Of what backends and guardrails have said it knows nothing, nor
+// of why something could not be judged, and a number that is none is nobody's decision.
+func (p *Policy) Recall(n uint16, in call.Input) (d Decision) {
+	if p.missing {
+		p.Decide(context.Background(), &in, &d)
+		return d
+	}
+	in.Explain = false
 	e := matching.Begun(&in)
+	set, err := p.docs.SelectFor(e)
+	if err == nil {
+		e.Confidence, e.Chain = set.Confidence, set.Chain
+		p.recall(n, set, e, &d)
+	} else if n == rulePathEscape {
+		d = p.outOfScope(e, err)
+	}
+	if n == ruleError {
+		d = Decision{
+			Action: string(document.Deny), Policy: p.Name(), Rule: n, Reason: textError,
+			PublicMessage: publicMessages[CategoryPolicyError], Category: CategoryPolicyError,
+		}
+	}
+	passed := (d.Allowed || d.Ask != nil) && n != ruleApprovalTool && n != ruleApprovalAny // who asks last has asked the ruleset before
+	if (passed || n == ruleNone) && e.OfTool() {
+		p.judgeRuleset(e, &d)
+	}
+	if d.Ask != nil && p.governance.RequireHumanApproval {
+		d.askedToo(p.asking.AllowOnTimeout)
+	}
+	d.PolicyChain = e.Chain
+	return d
+}
+
+// recall is Recall for documents and checks.
+func (p *Policy) recall(n uint16, set *composition.Ruleset, e matching.Evaluation, d *Decision) {
 	g := p.governance
+	deny := func(category, reason string) { *d = *p.denyCheck(e, category, n, reason) }
 	if i := int(n) - int(ruleFirstOfTheTree); i >= 0 {
 		if i < len(p.docs.Rules) {
-			return p.docs.Rules[i].Name, p.docs.Rules[i].Reason
+			p.decideByRule(set, p.docs.Rules[i], d)
 		}
-		return "", ""
+		return
 	}
 	if i := int(n) - int(rulePatternInput); i >= 0 && i < len(g.BlockedPatterns) {
-		return "", textPatternInput(g.BlockedPatterns[i].Text)
+		deny(CategoryPatternInput, textPatternInput(g.BlockedPatterns[i].Text))
+		return
 	}
 	if i := int(n) - int(rulePatternTool); i >= 0 && i < len(g.BlockedPatterns) {
-		return "", textPatternTool(g.BlockedPatterns[i].Text, e.Tool)
+		deny(CategoryPatternTool, textPatternTool(g.BlockedPatterns[i].Text, e.Tool))
+		return
 	}
 	switch n {
-	case ruleDefault:
-		return "", textDefault
-	case ruleError:
-		return "", textError
-	case ruleApprovalTool:
-		return "", textApproval(e.Tool)
-	case ruleApprovalAny:
-		return "", textApproval("")
+	case ruleDefault, ruleNoPolicy:
+		p.decideByDefault(set, e, d)
+	case ruleApprovalTool, ruleApprovalAny:
+		if *d = *p.needsApproval(e); g.Approval != nil {
+			*d = *p.askCheck(e)
+		}
 	case ruleAllowedTools:
-		return "", textNotAllowed(e.Tool, g.AllowedTools)
+		deny(CategoryNotAllowedTool, textNotAllowed(e.Tool, g.AllowedTools))
 	case ruleMaxToolCalls:
-		return "", textMaxToolCalls(p.limits.MaxToolCalls)
+		deny(CategoryMaxToolCalls, textMaxToolCalls(p.limits.MaxToolCalls))
 	case ruleConfidence:
 		observed, _, _ := confidenceOf(e)
-		set, err := p.docs.SelectFor(e)
-		if err != nil {
-			return "", ""
-		}
-		return "", textConfidence(observed, set.Confidence)
-	case rulePathEscape:
-		return "", composition.ErrPathEscape.Error()
-	case ruleNoPolicy:
-		return "", textNoPolicy
+		deny(CategoryConfidence, textConfidence(observed, e.Confidence))
 	case ruleTimeout:
 		var elapsed time.Duration
-		if in.Facts != nil {
-			elapsed = in.Facts.Elapsed
+		if f := e.In.Facts; f != nil {
+			elapsed = f.Elapsed
 		}
-		return "", textTimeout(p.limits.Timeout, elapsed)
+		deny(CategoryTimeout, textTimeout(p.limits.Timeout, elapsed))
 	case ruleHashUnknown:
-		return "", textHashUnknown(e.Tool)
+		deny(CategoryContentHash, textHashUnknown(e.Tool))
 	case ruleHashMissing:
-		return "", textHashMissing(e.Tool)
+		deny(CategoryContentHash, textHashMissing(e.Tool))
 	case ruleHashMismatch:
-		if v := p.hashes.check(&in, e.Tool); v.rule == ruleHashMismatch {
-			return "", v.reason
+		reason := "Tool '" + e.Tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
+		if v := p.hashes.check(e.In, e.Tool); v.rule == ruleHashMismatch {
+			reason = v.reason
 		}
-		return "", "Tool '" + e.Tool + "' content hash mismatch (possible tampering or wrapper)" // another is registered by now
+		deny(CategoryContentHash, reason)
 	}
-	return "", ""
 }

@@ -26,8 +26,7 @@ func (s *Server) newApprovals() *approvals.Service {
 			if err != nil {
 				return "" // it may be deleted by now
 			}
-			name, _ := p.RuleTextFor(rule, engine.Input{})
-			return name
+			return p.RuleName(rule)
 		},
 		Asked: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
 			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalRequested, client)

@@ -14,23 +14,16 @@ import (
 // first time, so everything is made from what is remembered: the outcome, the
 // number of the rule, the pinned policy, and the call.
 func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
-	d := &a.decision
-	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, "allow", b.policy.Name(), b.policy.DigestText()
+	d, was := &a.decision, b.recalled(res)
+	d.Allowed, d.Action, d.Policy, d.PolicyDigest = true, cmp.Or(was.Action, "allow"), was.Policy, b.policy.DigestText()
 	d.EvaluationTime = words.SetDuration(&a.evaluation, b.decision.EvaluationTime)
-	same := sameRule(b.decision.Rule, res.Rule) && (b.decision.Allowed || b.decision.Ask != nil) == (res.Code != session.Denied)
-	if same {
-		d.Action, d.Policy, d.Category, d.Backend = b.decision.Action, b.decision.Policy, b.decision.Category, b.decision.Backend
-		d.PolicyChain, d.PublicMessage, d.Error = b.decision.PolicyChain, b.decision.PublicMessage, b.decision.Error
-		d.Rules, d.RulesEvaluated = words.RuleRecords(b.decision.Records), int32(b.decision.RulesEvaluated)
-		d.SideEffect, d.Source = b.decision.SideEffect, b.decision.Source
-	}
-	d.MatchedRule, d.Reason = b.policy.RuleTextFor(res.Rule, b.input)
-	if same && isFree(res.Rule) { // the text of a backend or a guardrail, redacted by the engine
-		d.MatchedRule, d.Reason = b.decision.MatchedRule, b.decision.Reason
-	}
+	d.MatchedRule, d.Reason, d.Category, d.Backend = was.MatchedRule, was.Reason, was.Category, was.Backend
+	d.PolicyChain, d.PublicMessage, d.Error = was.PolicyChain, was.PublicMessage, was.Error
+	d.Rules, d.RulesEvaluated = words.RuleRecords(was.Records), int32(was.RulesEvaluated)
+	d.SideEffect, d.Source = was.SideEffect, was.Source
 	switch res.Code {
 	case session.Admitted, session.Queued:
-		if same && b.decision.Ask != nil { // and somebody has said yes
+		if was.Ask != nil { // and somebody has said yes
 			d.Action, d.Category, d.PublicMessage, d.Reason = "allow", "", "", "Approved: "+d.Reason
 		}
 		return d
@@ -40,14 +33,7 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 		d.Reason = cmp.Or(d.Reason, r.Reason)
 		return d
 	case session.Denied:
-		d.Allowed = false
-		if !same {
-			d.Action, d.PublicMessage = "deny", publicNotPermitted
-			freeDenials[res.Rule].tell(d)
-		}
-		if d.Reason == "" {
-			d.Reason = "Policy denied by evaluator"
-		}
+		d.Allowed, d.Reason = false, cmp.Or(d.Reason, "Policy denied by evaluator")
 		return d
 	}
 	// A rule let it pass and a number did not: no rule decided.
@@ -58,6 +44,27 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 		d.MatchedRule, d.Source, d.Reason = own.Rule, own.Source, own.Reason
 	}
 	return d
+}
+
+// recalled is the decision that a call was given: the one of now, unless that is another
+// than the remembered one. Then that one is made again from what is remembered.
+func (b *begin) recalled(res *session.Result) *engine.Decision {
+	now, denied := &b.decision, res.Code == session.Denied
+	if sameRule(now.Rule, res.Rule) && (now.Allowed || now.Ask != nil) != denied {
+		return now
+	}
+	was := &engine.Decision{}
+	switch res.Code {
+	case session.AttemptLimit, session.SessionClosed, session.Stopped: // before any rule
+	default:
+		*was = b.policy.Recall(res.Rule, b.input)
+	}
+	if denied {
+		was.Action, was.PublicMessage = cmp.Or(was.Action, "deny"), cmp.Or(was.PublicMessage, publicNotPermitted)
+		freeDenials[res.Rule].tell(was, b.policy)
+	}
+	was.Policy = cmp.Or(was.Policy, b.policy.Name())
+	return was
 }
 
 // A freeDenial is how a denial reads whose reason was the words of a policy
@@ -76,6 +83,7 @@ const (
 	publicNotPermitted = "Action not permitted by governance policy."
 	publicFailed       = "Policy evaluation error."
 	notRemembered      = "; its words of that time are not remembered"
+	byWorkflows        = "workflow:"
 )
 
 // freeDenials are the numbers under which such denials are remembered, beside
@@ -87,9 +95,12 @@ var freeDenials = map[uint16]*freeDenial{
 	1002: {"guardrail:", "", false, engine.CategoryGuardrail, "Content blocked by governance policy.", "Denied by a guardrail" + notRemembered},
 	1003: {"", "cedar", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): the policy backend cedar could not judge"},
 	1004: {"", "opa", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): the policy backend opa could not judge"},
-	1007: {"workflow:", "", false, engine.CategoryRule, publicNotPermitted, "Denied by the workflow of the session" + notRemembered},
+	1007: {byWorkflows, "", false, engine.CategoryRule, publicNotPermitted, "Denied by the workflow of the session" + notRemembered},
 	1005: {"guardrail:", "", true, engine.CategoryPolicyError, publicFailed, "Policy evaluation error (fail-closed): a guardrail could not judge"},
 }
+
+// ruleWorkflow is the number under which a call is remembered that a workflow denied.
+const ruleWorkflow = 1007
 
 // ruleModified is the number under which a call is remembered that was allowed
 // with arguments that a guardrail had changed. The arguments are not remembered:
@@ -118,12 +129,12 @@ func sameRule(rule, remembered uint16) bool {
 }
 
 // tell says in a decision what is known of it. It does nothing for nil.
-func (f *freeDenial) tell(d *v1.Decision) {
+func (f *freeDenial) tell(d *engine.Decision, p *engine.Policy) {
 	if f == nil {
 		return
 	}
 	d.Backend, d.Category, d.PublicMessage, d.Reason = f.backend, f.category, f.public, f.reason
-	if f.by != "" {
-		d.Policy = strings.TrimSuffix(f.by, ":")
+	if d.Policy = strings.TrimSuffix(f.by, ":"); f.by == byWorkflows && p.Workflow() != nil {
+		d.Policy, d.Source = byWorkflows+p.Workflow().Name, "workflow"
 	}
 }

@@ -3,6 +3,8 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,6 +101,68 @@ func TestDenialsInOthersWords(t *testing.T) {
 			backend.answer, judge = allow, pass
 			require.Equal(t, test.later, ask())
 			require.EqualValues(t, 1, n.getSession("s").Attempts)
+		})
+	}
+}
+
+// A repeat is told the decision that the call was given, whatever would be decided by now:
+// which rule it was and of what file, and what comes with that.
+func TestARepeatIsToldTheDecisionOfThatTime(t *testing.T) {
+	first := func(rule, action string) string {
+		return "{name: " + rule + ", condition: {field: attempts, operator: eq, value: 0}, action: " + action + ", priority: 5, message: the first}"
+	}
+	after := func(action string) string {
+		return "{name: later, condition: {field: attempts, operator: gt, value: 0}, action: " + action + ", message: not the first}"
+	}
+	flat := func(rules ...string) []*v1.TextFile {
+		return []*v1.TextFile{{Path: "a.yaml", Content: "name: doc\nrules: [" + strings.Join(rules, ", ") + "]\n"}}
+	}
+	folders := func(rules ...string) []*v1.TextFile {
+		return []*v1.TextFile{{Path: "governance.yaml", Content: "name: root\nrules: []\n"}, {Path: "sub/governance.yaml", Content: "name: sub\nrules: [" + strings.Join(rules, ", ") + "]\n"}}
+	}
+	beside := func(files []*v1.TextFile, more ...string) []*v1.TextFile {
+		for i, text := range more {
+			files = append(files, &v1.TextFile{Path: fmt.Sprintf("m%d.yaml", i), Content: text})
+		}
+		return files
+	}
+	const ruleset = "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: shells}\ndefaults: {mode: enforce}\nrules:\n" +
+		"  - {id: no-t, type: pre, tool: t, when: {args.x: {equals: 1}}, then: {action: block, message: never}}\n" +
+		"  - {id: seen, type: pre, mode: observe, tool: \"*\", when: {args.x: {equals: 2}}, then: {action: block, message: seen}}\n"
+	for name, test := range map[string]struct {
+		files   []*v1.TextFile
+		outcome v1.Outcome
+		policy  string
+		rule    string
+		args    string
+	}{
+		"denied":                  {flat(first("early", "deny")), v1.Outcome_OUTCOME_DENIED_BY_POLICY, "doc", "early", ""},
+		"blocked":                 {flat(first("early", "block")), v1.Outcome_OUTCOME_DENIED_BY_POLICY, "doc", "early", ""},
+		"denied in a folder":      {folders(first("early", "deny")), v1.Outcome_OUTCOME_DENIED_BY_POLICY, "folder-scoped", "early", ""},
+		"allowed":                 {flat(first("early", "allow"), after("deny")), v1.Outcome_OUTCOME_ADMITTED, "doc", "early", ""},
+		"allowed in a folder":     {folders(first("early", "audit"), after("deny")), v1.Outcome_OUTCOME_ADMITTED, "folder-scoped", "early", ""},
+		"denied by a check":       {beside(flat(first("early", "allow"), after("deny")), "name: g\nallowed_tools: [u]\n"), v1.Outcome_OUTCOME_DENIED_BY_POLICY, "g", "", ""},
+		"refused by a number":     {beside(folders(first("early", "allow"), after("deny")), "name: g\nmax_tool_calls: 0\n"), v1.Outcome_OUTCOME_CALL_LIMIT, "folder-scoped", "", ""},
+		"by a ruleset":            {beside(flat(first("early", "allow"), after("deny")), ruleset), v1.Outcome_OUTCOME_DENIED_BY_POLICY, "shells", "no-t", `{"x": 1}`},
+		"observed by a ruleset":   {beside(flat(first("early", "allow"), after("deny")), ruleset), v1.Outcome_OUTCOME_ADMITTED, "doc", "early", `{"x": 2}`},
+		"asked about, and parked": {flat(first("early", "ask"), after("ask")), v1.Outcome_OUTCOME_APPROVAL_REQUIRED, "doc", "early", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "p", Files: test.files})
+			require.NoError(t, err)
+			n.session("s")
+			ask := func() *v1.BeginCallResponse {
+				res := n.begin("s", "c", func(r *v1.BeginCallRequest) { r.ContextJson, r.ArgumentsJson = `{"path": "sub/x"}`, test.args })
+				res.Decision.EvaluationTime, res.Index = nil, 0
+				return res
+			}
+			was := ask()
+			require.Equal(t, []any{test.outcome, test.policy, test.rule}, []any{was.Outcome, was.Decision.Policy, was.Decision.MatchedRule})
+			is := ask()
+			require.NotContains(t, is.String(), "later")
+			require.Equal(t, was.Decision.String(), is.Decision.String())
+			require.Equal(t, []string{was.Outcome.String(), was.Reason}, []string{is.Outcome.String(), is.Reason})
 		})
 	}
 }

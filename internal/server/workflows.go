@@ -24,8 +24,16 @@ func (b *begin) follow(ctx context.Context) error {
 	if b.policy.Workflow() == nil || b.input.Tool == "" || b.session.Phase != session.PhaseOpen || !d.Allowed && d.Ask == nil {
 		return nil
 	}
-	if ran(b.session, b.cmd.Call) {
-		return nil // it is answered as it was, and does not run once more
+	if m := b.session.IDs.Find(b.cmd.Call); m != nil && b.session.Find(b.cmd.Call) == nil {
+		b.cmd.Seen = never // it is answered as it was, and does not run
+		if m.Rule() != ruleWorkflow {
+			return nil
+		}
+		err := b.s.peekFlow(ctx, d, b.policy, b.session, &b.input, b.ns)
+		if !d.Allowed {
+			d.Rule = freeRule(d)
+		}
+		return err
 	}
 	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
 	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, b.input.Arguments, b.input.Tool)
@@ -55,7 +63,7 @@ func ran(x *session.Session, call string) bool {
 // byWorkflow writes what a workflow decided in the place of a decision.
 func byWorkflow(d *engine.Decision, p *engine.Policy, v engine.WorkflowVerdict) {
 	*d = engine.Decision{
-		Action: string(engine.Deny), Policy: "workflow:" + p.Workflow().Name, MatchedRule: v.Stage, Reason: v.Reason,
+		Action: string(engine.Deny), Policy: byWorkflows + p.Workflow().Name, MatchedRule: v.Stage, Reason: v.Reason,
 		Category: engine.CategoryRule, PublicMessage: publicNotPermitted, Source: "workflow", PolicyChain: d.PolicyChain,
 		Records: d.Records, RulesEvaluated: d.RulesEvaluated, SideEffect: d.SideEffect, EvaluationTime: d.EvaluationTime, Trace: d.Trace,
 	}

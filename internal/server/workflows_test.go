@@ -175,8 +175,12 @@ func TestAWorkflowKnowsRepeats(t *testing.T) {
 	n.did("c", "Edit", `{"path": "x"}`, nil)
 	n.begin("s", "d", tooled("Other", `{}`))
 	n.did("e", "ci__status", `{}`, map[string]any{"outcome": "green"})
+	state := n.state()
 	stands := n.begin("s", "d", tooled("Other", `{}`))
 	require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, stands.Outcome)
+	require.Equal(t, []string{"deny", "workflow", "workflow:p", "Denied by the workflow of the session; its words of that time are not remembered", "policy_rule"},
+		[]string{stands.Decision.Action, stands.Decision.Source, stands.Decision.Policy, stands.Reason, stands.Decision.Category})
+	require.Equal(t, state, n.state(), "it has not run")
 
 	// An end that names another call changes nothing of it.
 	n.session("t")
