@@ -78,7 +78,11 @@ func TestDecisionsOfPeople(t *testing.T) {
 	require.Equal(t, "allow", res.Decision.Action)
 	require.Equal(t, "bob", res.Approval.DecidedBy)
 	require.EqualValues(t, 1, res.Counters.Attempts)
-	require.Equal(t, res.Grants[0].Token, n.begin("s", "c").Grants[0].Token, "it was admitted once")
+	again := n.begin("s", "c")
+	require.Equal(t, res.Grants[0].Token, again.Grants[0].Token, "it was admitted once")
+	require.Equal(t, res.Approval.String(), again.Approval.String(), "by this approval")
+	require.Equal(t, 1, strings.Count(n.audit.text(), `"repeat":false,"index":`+fmt.Sprint(res.Index)+`,"approval_id":"`+id))
+	require.Contains(t, n.audit.text(), `"repeat":true`)
 
 	id = n.required("d")
 	_, err = n.vote(id, "amy", v1.Vote_VOTE_DENY)
@@ -486,7 +490,7 @@ func TestTheTrailOfApprovals(t *testing.T) {
 	var said []string
 	for _, l := range n.audit.all(t) {
 		switch typ := fmt.Sprint(l["event_type"]); {
-		case strings.HasPrefix(typ, "approval_"), strings.HasPrefix(typ, "standing_"), l["approval_id"] != nil:
+		case strings.HasPrefix(typ, "approval_"), strings.HasPrefix(typ, "standing_"), l["approval_id"] != nil && l["repeat"] != true:
 			said = append(said, fmt.Sprintf("%s allowed=%v by=%v %v%v", typ, l["allowed"], l["approver"], l["name"] == put.Standing.Id, l["approval_id"] == id))
 		}
 	}

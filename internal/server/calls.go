@@ -62,6 +62,7 @@ type begin struct {
 	heldUp   bool                   // something has kept it out
 	asked    bool                   // it was told that people are asked
 	asksBy   uint16                 // the rule of the decision, where that is known as one with modified arguments
+	approval *session.ApprovalCount // by which it was admitted before
 	parked   *session.ApprovalCount // of the stage of its workflow, which people have not approved yet
 	modified *structpb.Struct       // what to call the tool with instead; nil if nothing was changed
 }
@@ -340,7 +341,7 @@ func premises(ps []engine.Premise) []session.Premise {
 // judges again on what holds now.
 func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	if !b.stale(answers) {
-		return false, nil
+		return false, b.approved(ctx)
 	}
 	if b.another() {
 		if err := b.load(ctx, storage.Latest, nil); err != nil {
@@ -381,6 +382,16 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		b.learn(seen[i], v)
 	}
 	return true, b.judge(ctx)
+}
+
+// approved finds by which approval a call was admitted that runs already.
+func (b *begin) approved(ctx context.Context) (err error) {
+	res := &b.answer.Result
+	if res.Code != session.Admitted || !res.Repeat || res.Approval != nil || b.cmd.Asking == nil {
+		return nil
+	}
+	b.approval, err = approvals.Used(ctx, b.s.store, b.ns, session.ApprovalID(b.ns, b.cmd.Session, b.cmd.Call), b.session.Opened)
+	return err
 }
 
 // failure is the error of an answer that is no outcome.
@@ -522,7 +533,7 @@ func (b *begin) respond() error {
 	if res.Code == session.BudgetExceeded && len(res.Budgets) > 0 {
 		out.Budget = &v1.BudgetAmount{Budget: res.Budgets[0].Budget, Amount: input.FormatDecimal(res.Budgets[0].Left())}
 	}
-	out.Signal, out.Approval = words.SignalOf(res.Signal, 0), words.ApprovalOf(res.Approval)
+	out.Signal, out.Approval = words.SignalOf(res.Signal, 0), words.ApprovalOf(cmp.Or(res.Approval, b.approval))
 	out.Decision = b.said(res, a)
 	if !out.Decision.Allowed {
 		out.Reason = out.Decision.Reason

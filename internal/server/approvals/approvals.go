@@ -156,6 +156,19 @@ func Pending(k session.Key) *waiting.Held {
 	}}
 }
 
+// Used returns the approval of that id if a call was admitted by it, of a session that was
+// there when people were asked; nil if none was. Whoever may see the call may see it.
+func Used(ctx context.Context, store *order.Store, ns, id string, opened time.Duration) (*session.ApprovalCount, error) {
+	found, err := store.Reader.Get(ctx, session.ApprovalKey(ns, id), storage.Latest)
+	if err != nil {
+		return nil, fault.OfRead(err)
+	}
+	if a, _ := found.Record.(*session.Approval); a != nil && a.State() == approval.Used && a.Asked >= opened {
+		return a.Count(id, found.Now), nil
+	}
+	return nil, nil
+}
+
 func missing(id string) error {
 	return fault.NotFound("id", "there is no approval %q; one is dropped an hour after it has ended", id)
 }
