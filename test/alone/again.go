@@ -81,14 +81,11 @@ func lasting(m proto.Message) proto.Message {
 				a.Pressure = nil
 			}
 		case *v1.BeginCallResponse:
-			x.Approval = nil // the first alone tells of one that was used
 			if x.Outcome != v1.Outcome_OUTCOME_ADMITTED {
 				x.Pressure = nil
 			}
-			if strings.HasPrefix(x.Decision.GetPolicy(), "workflow") { // whose words are not remembered
-				x.Decision, x.Reason = nil, ""
-			} else if x.Decision != nil { // nor are files, where other facts hold by now
-				x.Decision.Policy, x.Decision.PolicyChain = "", nil
+			if d := x.Decision; strings.HasPrefix(d.GetPolicy(), "workflow:") { // whose words are not remembered
+				x.Reason, d.Reason, d.MatchedRule = "", "", ""
 			}
 		case *v1.EndCallResponse:
 			x.Drift, x.CheckpointId, x.Review, x.Reason = nil, "", nil, "" // likewise

@@ -129,8 +129,7 @@ func votes(s *script) {
 	}
 	res := s.begin(req)
 	s.outcome(res, v1.Outcome_OUTCOME_ADMITTED)
-	// The answer that is given again tells of none: the first may be lost between nodes.
-	s.wrong(!s.over && res.Approval != nil && res.Approval.State != v1.ApprovalState_APPROVAL_STATE_USED, "the approval is %v", res.GetApproval())
+	s.wrong(!s.over && res.Approval.GetState() != v1.ApprovalState_APPROVAL_STATE_USED, "the approval is %v", res.GetApproval())
 	s.approval(id, v1.ApprovalState_APPROVAL_STATE_USED)
 	s.end(&v1.EndCallRequest{CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED})
 	req, id = asked("one")
