@@ -305,7 +305,7 @@ func (s *OpenSession) Do(ctx context.Context, call Call, do func(context.Context
 // service knows no such call proves nothing: it may be on its way, or a guardrail or
 // a STOP may hold it. So it is asked again, ever more rarely.
 func (s *OpenSession) abandon(ctx context.Context, id string, until time.Time) error {
-	for pause := pauseFirst; ; pause *= 2 {
+	for pause := pauseMost; ; pause *= 2 {
 		last := !time.Now().Before(until)
 		res, err := send(ctx, s.c, operation{name: "CancelCall", id: id, farewell: true}, func(e *errand) (*govnodev1.CancelCallResponse, error) {
 			return e.cancelCall(&govnodev1.CancelCallRequest{SessionId: s.id, CallId: id, SessionToken: s.secret})

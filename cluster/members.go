@@ -390,13 +390,17 @@ func (n *Node) settleIn() {
 		if n.ctx.Err() != nil {
 			return
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			n.expelled.Store(false)
-		} else { // it is refused, and stays what it is until somebody else changes that
+		case !errors.Is(err, errElsewhere): // it is refused, and stays what it is until somebody else changes that
 			n.turnedAway.Store(true)
 			n.cfg.Logger.Error("cannot join", "error", err)
 		}
 		n.joining.Store(false)
+		if errors.Is(err, errElsewhere) && n.Leader() {
+			n.settleIn() // it leads again, which may have been too early
+		}
 	})
 }
 
@@ -464,6 +468,8 @@ func (n *Node) join(ctx context.Context, r *nodev1.JoinRequest, all bool) error 
 			if last = n.moveHere(ctx); last == nil || errors.Is(last, storage.ErrInvalid) {
 				return last
 			}
+		} else if all && len(n.cfg.Join) == 0 {
+			return errElsewhere // when it leads the next time it says where it is
 		}
 		for _, a := range n.cfg.Join {
 			done, err := n.joinAt(ctx, a, r)

@@ -313,6 +313,18 @@ func TestWhoIsTurnedAway(t *testing.T) {
 	}
 }
 
+// Who has nobody to ask and leads no more leaves it at what it is, until it leads again.
+func TestWhoMovesAndLeadsNoMore(t *testing.T) {
+	t.Parallel()
+	leader := newCluster(t, 1, nil).leader()
+	n := leader.as(t, "n1", "127.0.0.1:1")
+	n.cfg.Join = nil
+	n.leading.Store(nil)
+	require.ErrorIs(t, n.join(within(t, 10*time.Second), n.joinRequest(), true), errElsewhere)
+	n.turnedAway.Store(true)
+	require.ErrorContains(t, n.Ready(within(t, 10*time.Second)), "do not let this node be what it wants")
+}
+
 func TestClustersDoNotMix(t *testing.T) {
 	one, two := newCluster(t, 1, nil), newCluster(t, 1, nil)
 	a, b := one.nodes[0], two.nodes[0]

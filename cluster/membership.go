@@ -174,7 +174,9 @@ func (n *Node) admit(ctx context.Context, r *nodev1.JoinRequest) (done bool, err
 				return false, invalid(fmt.Errorf("%s is alive at %s, and would be replaced: stop it first, or choose another name", s.ID, s.Address))
 			}
 			// It stays a member meanwhile: whoever asks again, as what becomes of this is not
-			// known, is answered as before, also where nobody else is let in.
+			// known, is answered as before, also where nobody else is let in. Raft may wait for
+			// ten seconds then before it sends to that name again, as it does to any member
+			// that was away for long.
 			if isVoter(&s) {
 				if err := n.config(ctx, n.raft.DemoteVoter(s.ID, n.fsm.memberIndex(), left(ctx))); err != nil {
 					return false, err

@@ -179,6 +179,9 @@ func (n *Node) Ready(ctx context.Context) error {
 	if n.joining.Load() {
 		return errors.New("joining: this node has no vote yet")
 	}
+	if n.turnedAway.Load() && !n.isMember() {
+		return errors.New("the members do not let this node be what it wants; its log says why")
+	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
 	if err := n.catchUp(ctx); err != nil {

@@ -341,7 +341,8 @@ func premises(ps []engine.Premise) []session.Premise {
 // judges again on what holds now.
 func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	if !b.stale(answers) {
-		return false, b.approved(ctx)
+		b.findApproval(ctx)
+		return false, nil
 	}
 	if b.another() {
 		if err := b.load(ctx, storage.Latest, nil); err != nil {
@@ -384,14 +385,14 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 	return true, b.judge(ctx)
 }
 
-// approved finds by which approval a call was admitted that runs already.
-func (b *begin) approved(ctx context.Context) (err error) {
+// findApproval finds by which approval a call was admitted that runs already. Without it
+// the answer stands as well, and it is not worth losing for that.
+func (b *begin) findApproval(ctx context.Context) {
 	res := &b.answer.Result
 	if res.Code != session.Admitted || !res.Repeat || res.Approval != nil || b.cmd.Asking == nil {
-		return nil
+		return
 	}
-	b.approval, err = approvals.Used(ctx, b.s.store, b.ns, session.ApprovalID(b.ns, b.cmd.Session, b.cmd.Call), b.session.Opened)
-	return err
+	b.approval, _ = approvals.Used(ctx, b.s.store, b.ns, session.ApprovalID(b.ns, b.cmd.Session, b.cmd.Call), b.session.Opened)
 }
 
 // failure is the error of an answer that is no outcome.

@@ -66,10 +66,9 @@ type progress struct {
 	who     *access.Principal // nil where nobody is asked
 	kind    *kind             // as a part of a message; nil for a request of its own
 	checked bool
-	spent   bool   // from the operations of its namespace
-	leave   func() // ends that it is one of the waiters of its namespace; nil if it is none
-	settled bool   // it has its answer, or err
-	err     error  // why it has no answer
+	spent   bool  // from the operations of its namespace
+	settled bool  // it has its answer, or err
+	err     error // why it has no answer
 }
 
 func (p *progress) state() *progress { return p }

@@ -96,9 +96,7 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 			done = append(done, i)
 		} else {
 			open = append(open, i)
-			if c.queued != nil {
-				s.room(ctx, op)
-			}
+			s.room(ctx, op)
 		}
 	}
 	for round := 1; ; round++ {
@@ -134,21 +132,20 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 	}
 }
 
-// room makes one of the waiters of its namespace of an operation that may come to wait,
-// until it has its answer. Where there are as many as there may be, it is ordered as one
-// that does not wait: to be refused when it is queued would be too late, since it is
-// counted by then.
+// room has an operation that may come to wait ordered as one that does not, where as many
+// of its namespace wait as may: to be refused when it is queued would be too late, since
+// it is counted by then.
 func (s *Server) room(ctx context.Context, op operation) {
-	p := op.state()
-	if p.leave != nil || op.patience() == 0 {
+	if op.patience() == 0 {
 		return
 	}
-	leave, err := s.quotas.Enter(ctx, p.ns, quota.Waiters)
-	if err != nil {
-		op.hurry()
-		return
-	}
-	p.leave = leave
+	// What cannot be told now keeps nobody out.
+	_ = s.guarded(op, func() error {
+		if s.quotas.Full(ctx, op.state().ns, quota.Waiters) {
+			op.hurry()
+		}
+		return nil
+	})
 }
 
 // taken is what an operation made of its answers.
@@ -259,11 +256,7 @@ func (s *Server) take(ctx context.Context, op operation, answers []storage.Answe
 func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	ctx, stop := s.auth.Guard(ctx)
 	defer stop()
-	if op.state().leave == nil { // it has its place from before; see room
-		s.settle(op, waiting.ErrNoRoom())
-		s.written(op)
-		return
-	}
+	defer s.quotas.Add(ctx, op.state().ns, quota.Waiters)()
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })
@@ -320,10 +313,6 @@ func (s *Server) waitOf(op operation) (w *waiting.Wait, err error) {
 // settle makes the answer of an operation, or the error that it is answered with.
 func (s *Server) settle(op operation, err error) {
 	p := op.state()
-	if p.leave != nil {
-		p.leave()
-		p.leave = nil
-	}
 	if err == nil {
 		err = s.guarded(op, func() error { return op.respond() })
 	}

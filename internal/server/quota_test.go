@@ -261,7 +261,7 @@ func TestWithoutRoomToWait(t *testing.T) {
 	_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: "asks", AgentId: "a", Policy: byName("asks")})
 	require.NoError(t, err)
 	n.putQuotas("default", session.Quotas{Waiters: 1})
-	_, err = n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "holder"})
+	held, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "holder"})
 	require.NoError(t, err)
 	minute, h2 := durationpb.New(time.Minute), n.h2()
 	in := func(pool string) func(*v1.BeginCallRequest) {
@@ -297,9 +297,30 @@ func TestWithoutRoomToWait(t *testing.T) {
 	}
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "fits", in("free"), waiting(time.Minute)).Outcome, "it has not to wait")
 
-	_, err = n.slots.AcquireSlot(n.ctx(), placed)
-	requireRefused(t, err, connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "the place in the queue is kept")
+	batch := &v1.BatchCallsRequest{Operations: []*v1.Operation{{Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "q", SlotId: "late", Wait: minute}}}}}
+	res, err = n.calls.BatchCalls(n.ctx(), batch)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_CONCURRENCY_LIMIT, res.Results[0].GetAcquire().GetOutcome(), "nor is there a place for one that would wait later")
+
+	// Who has a place waits for it, also where there is no room for others.
+	got := make(chan v1.Outcome)
+	for _, wait := range []*durationpb.Duration{nil, minute} {
+		again := &v1.AcquireSlotRequest{Pool: "q", SlotId: "placed", Wait: wait}
+		go func() {
+			res, err := h2.slots.AcquireSlot(n.ctx(), again)
+			require.NoError(t, err)
+			got <- res.Outcome
+		}()
+	}
+	eventually(t, "all of them wait", func() bool {
+		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+		return err == nil && used.Used.Waiters == 3
+	})
 	require.Equal(t, 2, places())
+	_, err = n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "holder", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, <-got)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, <-got)
 }
 
 // Who waits for the decision of an approval is one of the waiters of its namespace.

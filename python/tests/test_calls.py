@@ -90,6 +90,7 @@ def test_end_that_fails_hides_no_error(session: govnode.Session) -> None:
             left_by(session, error)
     with pytest.raises(govnode.Rejected):
         left_by(session, None)
+    eventually(lambda: session.read().open_calls == ())
 
 
 def test_closed_generator_ends_its_call(session: govnode.Session) -> None:

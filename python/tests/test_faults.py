@@ -290,6 +290,16 @@ def test_fail_open_allows_says_so_and_counts(
             pytest.fail("the block was entered")
 
 
+def test_fail_open_allows_nothing_to_which_a_node_objects() -> None:
+    objection = {"error": {"code": "resource_exhausted", "reason": "QUOTA_EXCEEDED", "message": "used up"}}
+    with (
+        Scripted(Results({}, objection)) as node,
+        govnode.Client(node.address, fail_open=True) as client,
+        pytest.raises(govnode.Unknown, match="used up"),
+    ):
+        client.session("s").begin("t")
+
+
 def test_clients_follow_the_leader_and_survive_it() -> None:
     with testing.node(3) as address, govnode.Client(address) as client:
         put(client, "plain")

@@ -52,7 +52,8 @@ func (l *look) hostsIn(s string) {
 				l.path("/" + strings.TrimLeft(untilBlank(s[i+1+slashes:]), `/\`))
 			case slashes >= 2, special[scheme]:
 				rest := s[i+1+slashes:]
-				if l.spend(len(upTo(rest, urlEnds))) && (slashes > 0 || startsHost(rest)) {
+				// Without a scheme, as in https?://, it is one only where a host follows.
+				if l.spend(len(upTo(rest, urlEnds))) && (slashes > 0 && scheme != "" || startsHost(rest)) {
 					l.host(rest, isBlank(s[:i-len(scheme)]))
 				}
 			}

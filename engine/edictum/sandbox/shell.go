@@ -118,10 +118,15 @@ func (w word) upTo(i int) word { return word{w.text[:i], w.shape[:i]} }
 func (w word) and(o word) word { return word{w.text + o.text, w.shape + o.shape} }
 
 // mayClimb reports whether a shell may find the folder above by a pattern: a part that
-// begins with a point, as such parts have to, and for which two points are one.
+// begins with a point, as such parts have to, and for which two points are one. A part may
+// stand behind a redirection; and of a class such as [[:punct:]] anything is taken to be one.
 func (w word) mayClimb() bool {
-	for _, part := range strings.Split(w.shape, "/") {
-		if strings.HasPrefix(part, ".") && strings.ContainsAny(part, "*?[") && pattern.FnMatch("..", strings.ReplaceAll(part, "[^", "[!")) {
+	for _, part := range strings.FieldsFunc(w.shape, func(r rune) bool { return strings.ContainsRune("/<>&", r) }) {
+		if !strings.HasPrefix(part, ".") || !strings.ContainsAny(part, "*?[") {
+			continue
+		}
+		classes := strings.Contains(part, "[:") || strings.Contains(part, "[=") || strings.Contains(part, "[.")
+		if classes || pattern.FnMatch("..", strings.ReplaceAll(part, "[^", "[!")) {
 			return true
 		}
 	}

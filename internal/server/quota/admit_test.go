@@ -35,6 +35,17 @@ func (s lateStore) Get(ctx context.Context, k session.Key, r storage.Read) (stor
 	return found, err
 }
 
+func (s lateStore) GetAll(ctx context.Context, keys ...session.Key) (all []storage.Found, err error) {
+	for _, k := range keys {
+		found, err := s.Store.Get(ctx, k, storage.Latest)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}
+
 // What adds nothing is let in where there is as much as there may be, however little of it
 // this node has seen: what is there, and what was asked for before.
 func TestWhatAddsNothing(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -223,13 +224,15 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if x == (session.Quotas{}) {
 		return nil
 	}
-	exceeded := func() (name string, n int64) {
+	// exceeded is which quota is used up for it, by what is there already.
+	exceeded := func(there func(session.Key) bool) (name string, n int64) {
+		t := q.tallyOf(ctx, ns)
 		if most != nil {
-			if name, n := most(&x); n > 0 && q.adds(ctx, ns, own, n, used) {
+			if name, n := most(&x); n > 0 && used(&t) >= n && !there(own) {
 				return name, n
 			}
 		}
-		if client != "" && x.Clients > 0 && q.adds(ctx, ns, session.ClientKey(ns, client), x.Clients, func(t *session.Tally) int64 { return t.Clients }) {
+		if client != "" && x.Clients > 0 && t.Clients >= x.Clients && !there(session.ClientKey(ns, client)) {
 			return "clients", x.Clients
 		}
 		if bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+bytes > x.Bytes {
@@ -237,55 +240,63 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 		}
 		return "", 0
 	}
-	// Whether it is an addition is looked up as it stands: this node may be behind, and who
-	// is refused is told that nothing was applied.
-	name, n := exceeded()
-	if name == "" || q.asked(ctx, cmd) || q.repeats(ctx, ns, client, request) {
+	if name, _ := exceeded(func(k session.Key) bool {
+		found, err := q.store.Get(ctx, k, storage.Nearby)
+		return err != nil || found.Record != nil
+	}); name == "" {
 		return nil
+	}
+	// Whether it is an addition is looked up as it stands, and once: this node may be behind,
+	// and who is refused is told that nothing was applied.
+	wanted := slices.DeleteFunc(append([]session.Key{session.ClientKey(ns, client), own}, asked(cmd)...), func(k session.Key) bool { return k == "" })
+	found, err := q.latest(ctx, wanted)
+	if err != nil {
+		return nil // it cannot be told now
+	}
+	name, n := exceeded(func(k session.Key) bool { return found[k] != nil })
+	if name == "" || slices.ContainsFunc(asked(cmd), func(k session.Key) bool { return found[k] != nil }) {
+		return nil
+	}
+	if c, _ := found[session.ClientKey(ns, client)].(*session.Client); c != nil && request != "" && c.IDs.Find(request) != nil {
+		return nil // it was carried out before, and is answered as it was
 	}
 	return q.refuse(ns, name, n)
 }
 
-// repeats reports whether a request was carried out before: then it adds nothing, and is
-// answered as it was.
-func (q *Quotas) repeats(ctx context.Context, ns, client, request string) bool {
-	if client == "" || request == "" {
-		return false
+// latest returns what stands under keys, without those under which nothing does.
+func (q *Quotas) latest(ctx context.Context, keys []session.Key) (map[session.Key]session.Record, error) {
+	all := map[session.Key]session.Record{}
+	if store, ok := q.store.(storage.Gatherer); ok {
+		found, err := store.GetAll(ctx, keys...)
+		for i, x := range found {
+			all[keys[i]] = x.Record
+		}
+		return all, err
 	}
-	found, err := q.store.Get(ctx, session.ClientKey(ns, client), storage.Latest)
-	c, _ := found.Record.(*session.Client)
-	return err == nil && c != nil && c.IDs.Find(request) != nil
+	read := storage.Latest
+	for _, k := range keys {
+		found, err := q.store.Get(ctx, k, read)
+		if err != nil {
+			return nil, err
+		}
+		all[k] = found.Record
+		read = storage.Nearby // it is at least as new, behind the first
+	}
+	return all, nil
 }
 
-// asked reports whether nobody is asked anew by a command that asks for an approval: that
-// one is there, or one that stands for the call.
-func (q *Quotas) asked(ctx context.Context, cmd session.Command) bool {
+// asked are the approvals of which one has to be there for a command that asks for an
+// approval to ask nobody anew: its own, or one that stands for the call.
+func asked(cmd session.Command) (keys []session.Key) {
 	switch cmd.(type) {
 	case *session.Ask, *session.Begin:
 		for _, k := range cmd.Touches() {
-			if k.Kind() != session.KindApproval && k.Kind() != session.KindStanding {
-				continue
-			}
-			if found, err := q.store.Get(ctx, k, storage.Latest); err == nil && found.Record != nil {
-				return true
+			if k.Kind() == session.KindApproval || k.Kind() == session.KindStanding {
+				keys = append(keys, k)
 			}
 		}
 	}
-	return false
-}
-
-// adds reports whether a record is not there, and there are as many as there may be.
-func (q *Quotas) adds(ctx context.Context, ns string, k session.Key, most int64, used func(*session.Tally) int64) bool {
-	t := q.tallyOf(ctx, ns)
-	if used(&t) < most {
-		return false
-	}
-	for _, read := range []storage.Read{storage.Nearby, storage.Latest} { // another node may have made it
-		if found, err := q.store.Get(ctx, k, read); err != nil || found.Record != nil {
-			return false // it cannot be told now, or is there
-		}
-	}
-	return true
+	return keys
 }
 
 // instead is what to do about a quota that is used up, where to let something go is not
@@ -370,16 +381,43 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 func (q *Quotas) Enter(ctx context.Context, ns string, kind Kind) (leave func(), err error) {
 	s := q.of(ctx, ns)
 	defer q.mu.Unlock()
-	most := [kinds]int64{s.quotas.Waiters, s.quotas.Followers, s.quotas.Streams}[kind]
-	if most > 0 && s.held[kind] >= most {
+	if most := s.most(kind); most > 0 && s.held[kind] >= most {
 		return nil, q.refuse(ns, kindNames[kind], most)
 	}
+	return q.add(s, kind), nil
+}
+
+// Full reports whether Enter would be refused, and counts as a refusal then.
+func (q *Quotas) Full(ctx context.Context, ns string, kind Kind) bool {
+	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
+	most := s.most(kind)
+	if most == 0 || s.held[kind] < most {
+		return false
+	}
+	_ = q.refuse(ns, kindNames[kind], most)
+	return true
+}
+
+// Add is Enter for what cannot be refused any more.
+func (q *Quotas) Add(ctx context.Context, ns string, kind Kind) (leave func()) {
+	s := q.of(ctx, ns)
+	defer q.mu.Unlock()
+	return q.add(s, kind)
+}
+
+func (s *space) most(kind Kind) int64 {
+	return [kinds]int64{s.quotas.Waiters, s.quotas.Followers, s.quotas.Streams}[kind]
+}
+
+// add counts one more. q.mu is held.
+func (q *Quotas) add(s *space, kind Kind) (leave func()) {
 	s.held[kind]++
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		s.held[kind]--
-	}, nil
+	}
 }
 
 // Spend takes one operation from what a namespace may do in a second at this node. A

@@ -176,12 +176,6 @@ func errHandedOver() error {
 	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "this node is shutting down; the place in the queue is kept for ten seconds, send it again with the same id to another node")
 }
 
-// ErrNoRoom answers who has a place in a queue, by another node or a batch, and cannot
-// wait for it here.
-func ErrNoRoom() error {
-	return fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "as many of the namespace wait at this node as may; the place in the queue is kept for ten seconds, send it again with the same id to another node, or here once some are answered")
-}
-
 // ErrStreamEnded is why a wait ends whose stream has. Its place is given up by
 // nobody: the same id may be asked for over another stream.
 var ErrStreamEnded = errors.New("server: the stream has ended")

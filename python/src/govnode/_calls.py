@@ -19,7 +19,7 @@ from ._keeper import Ask, Lease
 from ._operations import Operations
 from ._options import CallOptions, SlotOptions, begin_body, check_options
 from ._wire import MOST_OUTPUT, budgets_of, duration, policy_ref
-from .errors import Denied, LeaseLost, NoAnswer, Unknown
+from .errors import Denied, LeaseLost, NoAnswer, Rejected, Unknown
 from .messages import decode, seconds, word
 
 log = logging.getLogger("govnode")
@@ -249,6 +249,8 @@ class HeldCall(Held):
                 Operation("CallService/EndCall", body, self.id, batched="" if alone else "end")
             )
         except BaseException as e:
+            if isinstance(e, Rejected):  # of what came of it
+                body = ended
             if body is ended or isinstance(e, NoAnswer) or not isinstance(e, Exception):
                 keeper.later(ending(body), max(lease.ttl, 1.0))
             raise
@@ -461,7 +463,7 @@ class Leases(Operations):
 
             answer = await self._admit(op, wait, gone, options.get("approval_wait"))
         except NoAnswer as e:
-            if not self.config.fail_open:
+            if not self.config.fail_open or (isinstance(e, Unknown) and e.answered):
                 raise
             log.warning("govnode: call %s of %s is allowed without an answer (fail_open): %s", op.id, tool, e)
             return make(self, live, body, {"outcome": "FAIL_OPEN", "reason": str(e)}, None, session, arguments)

@@ -331,7 +331,7 @@ class Core:
     def _conclude(self, op: Operation, failure: Failure) -> Exception:
         """Return the error of an operation that ends without an answer, the one place where it is decided which."""
         if op.touched != UNTOUCHED and not op.reads:
-            return Unknown(op.method, op.id, failure.message)
+            return Unknown(op.method, op.id, failure.message, answered=failure.fate in ("final", "stale"))
         if failure.code in ("unauthenticated", "permission_denied"):
             kind = Unauthenticated if failure.code == "unauthenticated" else PermissionDenied
             return kind(op.method, failure.code, failure.reason, failure.message, failure.metadata)
