@@ -83,6 +83,8 @@ func lasting(m proto.Message) proto.Message {
 		case *v1.BeginCallResponse:
 			if x.Outcome != v1.Outcome_OUTCOME_ADMITTED {
 				x.Pressure = nil
+			} else {
+				x.Approval = nil // by which it was admitted is told where that can be read
 			}
 			if d := x.Decision; strings.HasPrefix(d.GetPolicy(), "workflow:") { // whose words are not remembered
 				x.Reason, d.Reason, d.MatchedRule = "", "", ""

@@ -15,7 +15,7 @@ import (
 
 // kinds reaches the limits of calls of each kind, and opens the breaker.
 func kinds(s *script) {
-	if !s.policy("max_model_calls: 1\nmax_agent_calls: 0\nmax_handoffs: 2\nmax_sampling_requests: 1\nmax_consecutive_failures: 2\nbreaker_reset: 1h\n") || !s.session(nil) {
+	if !s.policy("max_model_calls: 1\nmax_agent_calls: 0\nmax_handoffs: 2\nmax_sampling_requests: 1\nmax_consecutive_failures: 2\nbreaker_reset: 1h\nblocked_patterns: [drop table]\n") || !s.session(nil) {
 		return
 	}
 	try := func(kind v1.Kind, tool string, want v1.Outcome) string {
@@ -29,6 +29,17 @@ func kinds(s *script) {
 		return req.CallId
 	}
 	const admitted, limit = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_KIND_LIMIT
+	for kind := range v1.Kind_name {
+		if kind == int32(v1.Kind_KIND_AGENT) { // of which none is left
+			continue
+		}
+		req := s.call("one")
+		req.Kind, req.ArgumentsJson = v1.Kind(kind), `{"prompt": "DROP TABLE users"}`
+		if s.rng.IntN(2) == 0 && kind > int32(v1.Kind_KIND_TOOL) && kind != int32(v1.Kind_KIND_SAMPLING) {
+			req.Tool = ""
+		}
+		s.outcome(s.begin(req), v1.Outcome_OUTCOME_DENIED_BY_POLICY)
+	}
 	model := try(v1.Kind_KIND_MODEL, "", admitted)
 	try(v1.Kind_KIND_MODEL, "", limit)
 	try(v1.Kind_KIND_AGENT, "", limit)

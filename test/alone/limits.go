@@ -257,6 +257,30 @@ func spend(s *script) {
 	}); ok {
 		same(s, "the reason", reason, "BUDGET_HAS_CHILDREN")
 	}
+	// A policy charges beside what a call names itself, also of the same budget.
+	both := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{{
+		Path: "limits.yaml", Content: "name: " + s.own + "\nmax_tool_calls: 100\nbudgets: [{budget: " + child + ", amount: 1.5}]\n",
+	}}}
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, both)
+	}); !ok {
+		return
+	}
+	charging := s.own + "-charging"
+	create := &v1.CreateSessionRequest{SessionId: charging, AgentId: s.own, Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: s.own}}}
+	if _, ok := done(s, "create another session", func(ctx context.Context, n *node) (*v1.CreateSessionResponse, error) {
+		return n.sessions.CreateSession(ctx, create)
+	}); !ok {
+		return
+	}
+	for _, x := range []struct{ names, used, left, ofRoot string }{{"", "3.5", "6.5", "87.25"}, {"2", "7", "3", "83.75"}, {"0", "8.5", "1.5", "82.25"}} {
+		req := s.call("t")
+		if req.SessionId = charging; x.names != "" {
+			req.Budgets = []*v1.BudgetAmount{{Budget: child, Amount: x.names}}
+		}
+		s.outcome(s.begin(req), v1.Outcome_OUTCOME_ADMITTED)
+		see(x.used, x.left, x.ofRoot)
+	}
 	for _, name := range []string{child, root} {
 		req := &v1.DeleteBudgetRequest{Budget: name, RequestId: s.id(), Client: s.own}
 		done(s, "delete "+name, func(ctx context.Context, n *node) (*v1.DeleteBudgetResponse, error) {

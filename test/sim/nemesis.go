@@ -213,9 +213,11 @@ func (n *nemesis) powerCutOfAll(*rand.Rand) func() {
 		}
 	}
 	return func() {
-		for _, h := range down {
-			n.startAgain(h)
+		var under sync.WaitGroup
+		for _, h := range down { // one that takes the place of a member waits for the others
+			under.Go(func() { n.startAgain(h) })
 		}
+		under.Wait()
 	}
 }
 
@@ -525,13 +527,14 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 		return nil
 	}
 	w := n.workers[rng.IntN(len(n.workers))]
-	late := w.putLate(ctx, rng.IntN(len(w.limits)))
-	listed := w.listLate(ctx)
+	name := fmt.Sprintf("0-late-%d", rng.Uint64()) // before all others in lists
+	late := w.putLate(ctx, rng.IntN(len(w.limits)), name)
+	listed := w.listLate(ctx, name)
 	if node.Restore(ctx, &b) != nil {
 		return nil
 	}
 	if late {
-		for i, has := range w.listLate(ctx) {
+		for i, has := range w.listLate(ctx, name) {
 			if has {
 				w.recorder.broke("restore", "%s lists what was put after the copy was made; those that listed it before: %v", n.fleet.hosts[i].name, listed)
 			}
@@ -540,25 +543,23 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 	return func() {}
 }
 
-// lateRate is put after a copy of the state was made, and stands before all others in lists.
-const lateRate = "0-late"
-
-// putLate puts lateRate, asking one node once: what is asked twice may come late.
-func (w *worker) putLate(ctx context.Context, at int) bool {
+// putLate puts a rate, asking one node once: what is asked twice may come late.
+func (w *worker) putLate(ctx context.Context, at int, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, err := w.limits[at].PutRate(ctx, &v1.PutRateRequest{Rate: lateRate, Limit: 1, Per: durationpb.New(time.Hour), RequestId: newID(), Client: w.name})
+	_, err := w.limits[at].PutRate(ctx, &v1.PutRateRequest{Rate: name, Limit: 1, Per: durationpb.New(time.Hour), RequestId: newID(), Client: w.name})
 	return err == nil
 }
 
-// listLate is which of the nodes list lateRate.
-func (w *worker) listLate(ctx context.Context) (has map[int]bool) {
+// listLate is which of the nodes list a rate. Before it stand only others whose copies
+// were not restored.
+func (w *worker) listLate(ctx context.Context, name string) (has map[int]bool) {
 	has = map[int]bool{}
 	for i, node := range w.limits {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		res, err := node.ListRates(ctx, &v1.ListRatesRequest{PageSize: 1})
+		res, err := node.ListRates(ctx, &v1.ListRatesRequest{PageSize: 100})
 		cancel()
-		has[i] = err == nil && len(res.Rates) > 0 && res.Rates[0].Rate == lateRate
+		has[i] = err == nil && slices.ContainsFunc(res.Rates, func(r *v1.Rate) bool { return r.Rate == name })
 	}
 	return has
 }
