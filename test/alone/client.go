@@ -438,7 +438,7 @@ func capped(s *script) {
 	if s.wrong(err != nil, "it was refused: %v", err); s.over {
 		return
 	}
-	latest := time.Now().Add(2 * hold) // time in which nobody leads does not count, and may be a part of each renewal
+	latest := time.Now().Add(4 * hold) // time in which nobody leads does not count, and may be a part of each renewal
 	for slot.State() != client.Lost && !s.over {
 		s.wrong(slot.Deadline().After(latest), "it is held for %v longer than it may be", slot.Deadline().Sub(latest))
 		select {
