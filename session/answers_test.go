@@ -529,3 +529,18 @@ func TestTheChainOfARepairedClient(t *testing.T) {
 	require.Equal(t, *chain, r.Folds[0].Chain)
 	require.Equal(t, &r.Folds[0].Into, s.Get(session.NamespaceKey(ns)).(*session.Namespace).Chain)
 }
+
+// A call that is heavier than its policy has slots is refused, also where nobody has used
+// them yet.
+func TestACallThatIsHeavierThanItsPolicy(t *testing.T) {
+	_, do := waiting(t)
+	d := sessiontest.Digest(9)
+	limits := session.Limits{MaxConcurrent: 2, MaxToolCalls: 9, MaxAttempts: 9, Timeout: time.Hour}
+	do(0, &session.PutPolicy{NS: ns, By: session.Maker{Client: "op"}, Name: "narrow", Digest: d, Tree: []byte{9}, Limits: limits})
+	do(0, &session.Open{NS: ns, Session: "t", Agent: "bob", Policy: "narrow", Digest: d, IdleTTL: time.Hour})
+	for weight, want := range map[int32]session.Code{3: session.ConcurrencyLimit, 2: session.Admitted} {
+		c := &session.Begin{NS: ns, Session: "t", Call: fmt.Sprint("c", weight), CallKind: session.Model, Digest: d, TTL: time.Hour,
+			Verdict: session.Verdict{Allow: true}, Pools: []session.Want{{Pool: "policy/narrow", Weight: weight}}}
+		require.Equal(t, want, do(0, c).Code)
+	}
+}

@@ -66,8 +66,8 @@ func mutants(folders []string, tags string) (all []*mutant, err error) {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
-			if strings.HasSuffix(filepath.Dir(path), "test") {
-				return nil // what tests share
+			if strings.HasSuffix(filepath.Dir(path), "test") || d.Name() == "seeded.go" {
+				return nil // what tests share, and what bugs on purpose need
 			}
 			if ok, err := built.MatchFile(filepath.Dir(path), d.Name()); err != nil || !ok {
 				return err
@@ -112,7 +112,8 @@ func collect(f *ast.File, source func(ast.Node) string, change func(from, to tok
 			change(at, at+token.Pos(len(op.String())), other.String())
 		}
 	}
-	ast.Inspect(f, func(n ast.Node) bool {
+	var visit func(ast.Node) bool
+	visit = func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GenDecl:
 			return n.Tok != token.IMPORT && n.Tok != token.TYPE
@@ -127,6 +128,13 @@ func collect(f *ast.File, source func(ast.Node) string, change func(from, to tok
 			}
 		case *ast.IfStmt:
 			change(n.Cond.Pos(), n.Cond.End(), "!("+source(n.Cond)+")")
+			if seeded(n.Cond) {
+				ast.Inspect(n.Cond, visit)
+				if n.Else != nil {
+					ast.Inspect(n.Else, visit)
+				}
+				return false
+			}
 		case *ast.ExprStmt:
 			if call, ok := n.X.(*ast.CallExpr); ok && !talks(call) {
 				change(n.Pos(), n.End(), "")
@@ -149,7 +157,25 @@ func collect(f *ast.File, source func(ast.Node) string, change func(from, to tok
 			}
 		}
 		return true
-	})
+	}
+	ast.Inspect(f, visit)
+}
+
+// seeded reports whether a condition holds only where a bug is put in on purpose: what
+// follows is in no program.
+func seeded(cond ast.Expr) bool {
+	switch x := cond.(type) {
+	case *ast.BinaryExpr:
+		return x.Op == token.LAND && (seeded(x.X) || seeded(x.Y))
+	case *ast.CallExpr:
+		on, ok := x.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		of, ok := on.X.(*ast.Ident)
+		return ok && of.Name == "seeded" && on.Sel.Name == "On"
+	}
+	return false
 }
 
 // blank reports whether an assignment only says that nobody uses the value.
