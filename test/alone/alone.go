@@ -111,7 +111,7 @@ var scripts = []struct {
 	{"expires", expires}, {"apart", apart}, {"outputs", outputs}, {"hashed", hashed}, {"stand", stand},
 	{"advice", advice}, {"together", together},
 	{"ruled", ruled}, {"aged", aged}, {"mixed", mixed}, {"quotas", quotas},
-	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped}, {"braked", braked},
+	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped}, {"braked", braked}, {"late", late},
 	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
 	{"folders", folders}, {"closes", closes},
 }

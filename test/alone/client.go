@@ -385,6 +385,34 @@ func kept(s *script) {
 	}
 }
 
+// late waits for a slot for longer than it is to hold it: its lease begins when it gets it.
+func late(s *script) {
+	if _, ok := given(s, "put a pool", func(ctx context.Context, c *client.Client) (*v1.Pool, error) {
+		return c.PutPool(ctx, client.Pool{Name: s.own, Slots: 1})
+	}); !ok {
+		return
+	}
+	before := &v1.AcquireSlotRequest{Pool: s.own, SlotId: s.id(), Client: s.own, Ttl: durationpb.New(2500 * time.Millisecond)}
+	if _, ok := done(s, "acquire", func(ctx context.Context, n *node) (*v1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(ctx, before)
+	}); !ok {
+		return
+	}
+	slot, ok, err := through(s, "acquire after another", func(context.Context, *client.Client) (*client.Slot, error) {
+		return s.shipped.Acquire(s.ctx, s.own, client.SlotID(s.id()), client.TTL(time.Second), client.Wait(8*time.Second))
+	})
+	if !ok {
+		return
+	}
+	var no *client.Refused
+	s.wrong(errors.As(err, &no) && no.Outcome != client.WaitTimeout && !errors.Is(err, client.ErrLeaseLost), "it was refused: %v", err)
+	if err != nil || slot.State() == client.Lost { // the answer came late
+		s.over = true
+		return
+	}
+	_ = slot.ReleaseContext(s.ctx)
+}
+
 // braked has a call renewed while a STOP stands against its session, and after that: each
 // time the call tells it, and no longer than it stands.
 func braked(s *script) {

@@ -228,19 +228,35 @@ func quotas(s *script) {
 			s.alike("the quotas", res.Quotas, q)
 		}
 	}
-	made := 0
-	// until puts pools until one is refused, or is not.
+	made, keys := 0, s.rng.IntN(2) == 0
+	// add makes one thing more, of those that one quota bounds.
+	add := func(ctx context.Context, n *node, name, id string, how int) (err error) {
+		switch {
+		case !keys:
+			_, err = n.slots.PutPool(ctx, &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: id, Client: s.own})
+		case how == 0:
+			_, err = n.counters.Increment(ctx, &v1.IncrementRequest{Key: name, Amount: "1", RequestId: id, Client: s.own})
+		case how == 1:
+			_, err = n.counters.Append(ctx, &v1.AppendRequest{Key: name, Items: []string{"a"}, Ttl: long, RequestId: id, Client: s.own})
+		case how == 2:
+			_, err = n.limits.PutBudget(ctx, &v1.PutBudgetRequest{Budget: name, Amount: "1", RequestId: id, Client: s.own})
+		default:
+			_, err = n.counters.Set(ctx, &v1.SetRequest{Key: name, Value: "a", RequestId: id, Client: s.own})
+		}
+		return err
+	}
+	// until adds until something is refused, or is not.
 	until := func(refused bool) {
 		for range 3 * asks {
-			req := &v1.PutPoolRequest{Pool: fmt.Sprint("p", made), Slots: 1, RequestId: s.id(), Client: s.own}
+			id, how := s.id(), s.rng.IntN(4)
 			kept := false
-			_, _, ok := told(s, "put a pool there", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) {
-				res, err := n.slots.PutPool(in(ctx), req)
+			_, _, ok := told(s, "make something there", func(ctx context.Context, n *node) (any, error) {
+				err := add(in(ctx), n, fmt.Sprint("p", made), id, how)
 				if connect.CodeOf(err) == connect.CodeResourceExhausted && connect.IsWireError(err) {
 					kept = true
 					return nil, nil
 				}
-				return res, err
+				return nil, err
 			})
 			if !ok {
 				return
@@ -259,9 +275,18 @@ func quotas(s *script) {
 		s.over = true
 	}
 	until(false)
-	put(&v1.Quotas{Pools: 1, Keys: 1000, OperationsPerSecond: 100000})
+	if keys {
+		put(&v1.Quotas{Pools: 1000, Keys: 1, OperationsPerSecond: 100000})
+	} else {
+		put(&v1.Quotas{Pools: 1, Keys: 1000, OperationsPerSecond: 100000})
+	}
 	until(true)
 	if s.over {
+		return
+	}
+	if keys {
+		put(&v1.Quotas{})
+		until(false)
 		return
 	}
 	// What is there already stays, and can be deleted.
