@@ -81,6 +81,10 @@ stages:
 	end := func(id string) { s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED}) }
 	const admitted, denied = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY
 	begin("push", denied)
+	for _, status := range []v1.Status{v1.Status_STATUS_FAILED, v1.Status_STATUS_CANCELLED} { // which is no evidence
+		s.end(&v1.EndCallRequest{CallId: begin("test", admitted), Status: status})
+		begin("push", denied)
+	}
 	a, b := begin("test a", admitted), begin("test b", admitted)
 	begin("push", denied)
 	end(a)
