@@ -228,9 +228,9 @@ func quotas(s *script) {
 			s.alike("the quotas", res.Quotas, q)
 		}
 	}
-	made, keys := 0, s.rng.IntN(2) == 0
+	made, keys, how := 0, s.rng.IntN(2) == 0, s.rng.IntN(4)
 	// add makes one thing more, of those that one quota bounds.
-	add := func(ctx context.Context, n *node, name, id string, how int) (err error) {
+	add := func(ctx context.Context, n *node, name, id string) (err error) {
 		switch {
 		case !keys:
 			_, err = n.slots.PutPool(ctx, &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: id, Client: s.own})
@@ -248,10 +248,9 @@ func quotas(s *script) {
 	// until adds until something is refused, or is not.
 	until := func(refused bool) {
 		for range 3 * asks {
-			id, how := s.id(), s.rng.IntN(4)
-			kept := false
+			id, kept := s.id(), false
 			_, _, ok := told(s, "make something there", func(ctx context.Context, n *node) (any, error) {
-				err := add(in(ctx), n, fmt.Sprint("p", made), id, how)
+				err := add(in(ctx), n, fmt.Sprint("p", made), id)
 				if connect.CodeOf(err) == connect.CodeResourceExhausted && connect.IsWireError(err) {
 					kept = true
 					return nil, nil
