@@ -250,7 +250,7 @@ func quotas(s *script) {
 		for range 3 * asks {
 			id, kept := s.id(), false
 			_, _, ok := told(s, "make something there", func(ctx context.Context, n *node) (any, error) {
-				err := add(in(ctx), n, fmt.Sprint("p", made), id)
+				err := add(in(ctx), n, fmt.Sprint(s.own, "-", made), id)
 				if connect.CodeOf(err) == connect.CodeResourceExhausted && connect.IsWireError(err) {
 					kept = true
 					return nil, nil
@@ -289,7 +289,7 @@ func quotas(s *script) {
 		return
 	}
 	// What is there already stays, and can be deleted.
-	remove := &v1.DeletePoolRequest{Pool: "p0", RequestId: s.id(), Client: s.own}
+	remove := &v1.DeletePoolRequest{Pool: s.own + "-0", RequestId: s.id(), Client: s.own}
 	done(s, "delete a pool there", func(ctx context.Context, n *node) (*v1.DeletePoolResponse, error) {
 		return n.slots.DeletePool(in(ctx), remove)
 	})
