@@ -67,6 +67,7 @@ type progress struct {
 	kind    *kind             // as a part of a message; nil for a request of its own
 	checked bool
 	spent   bool  // from the operations of its namespace
+	waits   bool  // it is one of the waiters of its namespace
 	settled bool  // it has its answer, or err
 	err     error // why it has no answer
 }

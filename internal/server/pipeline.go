@@ -134,9 +134,9 @@ func (s *Server) proceed(ctx context.Context, ops []operation, c course) {
 
 // room has an operation that may come to wait ordered as one that does not, where as many
 // of its namespace wait as may: to be refused when it is queued would be too late, since
-// it is counted by then.
+// it is counted by then. Who waits already goes on.
 func (s *Server) room(ctx context.Context, op operation) {
-	if op.patience() == 0 {
+	if op.state().waits || op.patience() == 0 {
 		return
 	}
 	// What cannot be told now keeps nobody out.
@@ -257,6 +257,7 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 	ctx, stop := s.auth.Guard(ctx)
 	defer stop()
 	defer s.quotas.Add(ctx, op.state().ns, quota.Waiters)()
+	op.state().waits = true
 	for {
 		var next *waiting.Wait
 		err := s.guarded(op, func() error { return s.waits.Stand(ctx, w) })

@@ -323,6 +323,36 @@ func TestWithoutRoomToWait(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, <-got)
 }
 
+// Who waits until a STOP is over is one of those who wait, and goes on waiting for a slot
+// where there is no room for others.
+func TestWhoWaitsGoesOnWaiting(t *testing.T) {
+	n := start(t)
+	n.putPool("q", 1)
+	n.putPolicy(policy()...)
+	n.session("s")
+	n.signal("STOP", "s")
+	n.putQuotas("default", session.Quotas{Waiters: 1})
+	held, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Pool: "q", SlotId: "holder"})
+	require.NoError(t, err)
+	got, h2 := make(chan v1.Outcome, 1), n.h2()
+	go func() {
+		res, _ := h2.calls.BeginCall(n.ctx(), &v1.BeginCallRequest{SessionId: "s", CallId: "c", Tool: "t", Pools: []*v1.Want{{Pool: "q"}}, Wait: durationpb.New(time.Minute)})
+		got <- res.GetOutcome()
+	}()
+	eventually(t, "it is held", func() bool {
+		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+		return err == nil && used.Used.Waiters == 1
+	})
+	n.signal("CONTINUE", "s")
+	eventually(t, "it waits for the slot", func() bool {
+		slots, err := n.slots.ListSlots(n.ctx(), &v1.ListSlotsRequest{Pool: "q"})
+		return err == nil && len(slots.Waiters) == 1
+	})
+	_, err = n.slots.ReleaseSlot(n.ctx(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "holder", Token: held.Token})
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, <-got)
+}
+
 // Who waits for the decision of an approval is one of the waiters of its namespace.
 func TestQuotaOfWaitersForApprovals(t *testing.T) {
 	n := start(t)
