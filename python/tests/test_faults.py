@@ -179,6 +179,17 @@ def test_what_is_no_answer_of_a_node_is_not_taken_for_one(client: govnode.Client
             through.get("answered")
 
 
+def test_error_tells_what_each_node_said(nowhere: str) -> None:
+    with (
+        Scripted(Results(NOT_APPLIED)) as node,
+        govnode.Client([node.address, nowhere], timeout=0.5) as client,
+        pytest.raises(govnode.NoAnswer) as nobody,
+    ):
+        client.session("s").begin("t")
+    assert "there is no leader" in str(nobody.value)
+    assert "ConnectError" in str(nobody.value)
+
+
 def test_stream_that_breaks_off_is_told(client: govnode.Client, proxy: Proxy) -> None:
     with govnode.Client(proxy.address) as through:
         proxy.always("answer")

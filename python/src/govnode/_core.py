@@ -292,6 +292,7 @@ class Core:
         wait_until = start + op.wait
         attempt = redrawn = 0
         renewed = False
+        last = earlier = ""  # the last attempt is often cut off by the time: what was said before tells more
         while True:
             now = time.monotonic()
             if op.wait > 0:
@@ -318,10 +319,14 @@ class Core:
                 continue
             if failure.fate in ("final", "stale"):
                 raise self._conclude(op, failure)
+            if failure.message != last:
+                last, earlier = failure.message, last
             pause = failure.after + jitter(attempt)
             attempt += 1
             while True:
                 if time.monotonic() + pause >= until:
+                    if earlier:
+                        failure.message += f"; before that: {earlier}"
                     raise self._conclude(op, failure)
                 await io.transport.sleep(pause)
                 pause = live.budget.take()  # whoever waited for the same token may be ahead
