@@ -218,10 +218,14 @@ func TestATreeIsPinnedByEachSession(t *testing.T) {
 			if closed {
 				require.Equal(t, session.Done, do(at, &session.Close{NS: ns, Session: id(i), Digest: d}).Code)
 			}
+			k := session.SessionKey(ns, id(i))
+			do(at, &session.Close{NS: ns, Session: id(i), Digest: d}) // it finds out that the session has ended
+			before := s.Stored(k)
+			seen := string(session.EncodeRecord(before))
 			for range 2 {
-				k := session.SessionKey(ns, id(i))
 				do(at, &session.Tick{Keys: session.TickKeys(k, s.Stored(k))})
 			}
+			require.Equal(t, seen, string(session.EncodeRecord(before)), "what a reader holds was written into")
 			if i == sessions-1 {
 				require.Equal(t, session.Done, do(at, drop).Code)
 			}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -170,6 +171,7 @@ func TestUnknownKindsAndVersions(t *testing.T) {
 
 	_, err := DecodeCommand(kind)
 	require.ErrorIs(t, err, ErrUnknownKind)
+	require.ErrorContains(t, err, fmt.Sprintf("kind %d of a command", Version+1))
 	require.NotErrorIs(t, err, ErrDamaged)
 	_, _, err = DecodeEntry(JoinEntry(nil, 1, [][]byte{EncodeCommand(&Restore{}), kind}))
 	require.ErrorIs(t, err, ErrUnknownKind)
