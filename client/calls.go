@@ -196,10 +196,11 @@ type EndOption func(*ending) error
 // An ending is what EndOptions fill in.
 type ending struct{ *govnodev1.EndCallRequest }
 
-// UsedTokens is what the call really used; it replaces what was reserved.
+// UsedTokens is what the call really used, 0 too; it replaces what was reserved, which
+// stands without it.
 func UsedTokens(n int64) EndOption {
 	return func(r *ending) error {
-		r.Tokens = n
+		r.Tokens = &n
 		return nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -119,7 +120,7 @@ func TestANodeThatIsBehind(t *testing.T) {
 			r.Tokens, r.Rates = 100, []*v1.RateWant{{Rate: "tpm", By: v1.Cost_COST_TOKENS}}
 		})
 		res, err := late.calls.EndCall(n.ctx(), &v1.EndCallRequest{
-			SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 40, Spent: costs("money", "2"),
+			SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(40), Spent: costs("money", "2"),
 		})
 		require.NoError(t, err)
 		require.Equal(t, v1.Outcome_OUTCOME_ENDED, res.Outcome)

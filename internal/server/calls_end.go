@@ -71,9 +71,9 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 		}
 	}
 	spent := budgetAmounts(f, "spent", req.Spent)
-	tokens := f.Number("tokens", req.Tokens, input.Caps.Tokens)
-	if tokens == 0 {
-		tokens = -1 // what was reserved was used
+	tokens := int64(-1) // what was reserved was used
+	if req.Tokens != nil {
+		tokens = f.Number("tokens", *req.Tokens, input.Caps.Tokens)
 	}
 	e.cmd = &session.End{NS: e.ns, Session: req.SessionId, Call: req.CallId, Status: status, Tokens: tokens}
 	e.one[0] = e.cmd

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -66,7 +67,7 @@ func (b *bench) begin(change func(*v1.BeginCallRequest)) error {
 	change(req)
 	res, err := callService{Server: b.s}.BeginCall(b.t.Context(), req)
 	if err == nil && res.Outcome == v1.Outcome_OUTCOME_ADMITTED {
-		_, e := callService{Server: b.s}.EndCall(b.t.Context(), &v1.EndCallRequest{SessionId: "s", CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Tokens: 1})
+		_, e := callService{Server: b.s}.EndCall(b.t.Context(), &v1.EndCallRequest{SessionId: "s", CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(1)})
 		require.NoError(b.t, e)
 	}
 	return err

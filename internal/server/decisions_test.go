@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -301,7 +302,7 @@ func TestTokens(t *testing.T) {
 	refused := n.begin("s", "b", with(101))
 	require.Equal(t, v1.Outcome_OUTCOME_TOKEN_LIMIT, refused.Outcome)
 	require.Equal(t, "Max tokens exceeded (100)", refused.Reason)
-	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "a", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 1000})
+	res, err := n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "a", Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(1000)})
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, res.Counters.TokensUsed)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", with(100)).Outcome, "what was used before does not count")

@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -122,9 +123,13 @@ func TestTokensAreCorrected(t *testing.T) {
 	n.putRate("tpm", 1000, time.Hour)
 	n.session("s")
 	for i, tt := range []struct {
-		estimate, used int64
-		counts         int32
-	}{{100, 40, 40}, {100, 0, 140}, {0, 60, 200}, {100, 900, 1100}} {
+		estimate int64
+		used     *int64
+		counts   int32
+	}{
+		{100, proto.Int64(40), 40}, {100, nil, 140}, {100, proto.Int64(0), 140}, {0, proto.Int64(60), 200},
+		{0, proto.Int64(0), 200}, {100, proto.Int64(900), 1100},
+	} {
 		call := fmt.Sprintf("c%d", i)
 		res, err := n.calls.BeginCall(n.ctx(), beginRequest("s", call, func(r *v1.BeginCallRequest) {
 			r.Tokens, r.Rates = tt.estimate, []*v1.RateWant{{Rate: "tpm", By: v1.Cost_COST_TOKENS}}

@@ -125,8 +125,12 @@ def test_22_3_4_counts_and_checkpoints_after(client: govnode.Client) -> None:
         assert (ctx.call_count, len(ctx.checkpoints)) == (n, n // 2)
     assert ctx.total_tokens == 12
     assert [d["checkpoint_id"] for name, d in heard if name == "checkpoint_created"] == ctx.checkpoints
+    for used, total in ((0, 12), (None, 22)):  # what is not said is what was asked for
+        k.pre_execute_check(ctx, tool(), tokens=10).require()
+        k.post_execute_check(ctx, "out", tokens=used).require()
+        assert ctx.total_tokens == total
     k.post_execute_check(ctx, "out").require()  # nobody checked before
-    assert ctx.call_count == 5
+    assert ctx.call_count == 7
 
 
 def test_22_3_4_async_forms(client: govnode.Client) -> None:

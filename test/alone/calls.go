@@ -222,8 +222,8 @@ func calls(s *script) {
 		status := []v1.Status{v1.Status_STATUS_SUCCEEDED, v1.Status_STATUS_FAILED, v1.Status_STATUS_CANCELLED}[s.rng.IntN(3)]
 		req := &v1.EndCallRequest{CallId: id, Status: status}
 		if s.rng.IntN(2) == 0 {
-			req.Tokens = 1 + s.rng.Int64N(80)
-			tokens[id] = req.Tokens
+			tokens[id] = max(0, s.rng.Int64N(100)-20) // none at all, too
+			req.Tokens = proto.Int64(tokens[id])
 		}
 		want.TokensUsed += tokens[id]
 		res := s.end(req)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/client"
@@ -405,7 +406,7 @@ func heldUp(s *script) {
 	want := &account{tools: map[string]int32{"one": 1}, open: []string{req.CallId}}
 	want.Attempts, want.Calls = 1, 1
 	s.see(want, v1.SessionState_SESSION_STATE_OPEN)
-	s.end(&v1.EndCallRequest{CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Tokens: 4, Spent: []*v1.BudgetAmount{{Budget: child, Amount: "1.25"}}})
+	s.end(&v1.EndCallRequest{CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(4), Spent: []*v1.BudgetAmount{{Budget: child, Amount: "1.25"}}})
 	see("1.25", "0.5", "1.75", 0)
 	want.Executions, want.TokensUsed, want.open = 1, 4, nil
 	s.see(want, v1.SessionState_SESSION_STATE_OPEN)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -327,7 +328,7 @@ func charged(s *script) {
 		see()
 		return req.CallId
 	}
-	end := func(id string, tokens int64, by int32) {
+	end := func(id string, tokens *int64, by int32) {
 		status := []v1.Status{v1.Status_STATUS_SUCCEEDED, v1.Status_STATUS_FAILED, v1.Status_STATUS_CANCELLED}[s.rng.IntN(3)]
 		s.end(&v1.EndCallRequest{CallId: id, Status: status, Tokens: tokens})
 		used += by
@@ -336,11 +337,13 @@ func charged(s *script) {
 	see()
 	a := begin(900, true)
 	begin(200, false)
-	end(a, 300, -600)
+	end(a, proto.Int64(300), -600)
 	b := begin(0, true)
 	a = begin(600, true)
-	end(b, 0, 0) // it has cost what was said
-	end(a, 850, 250)
+	end(b, nil, 0) // it has cost what was said
+	c := begin(90, true)
+	end(c, proto.Int64(0), -90) // it has cost nothing
+	end(a, proto.Int64(850), 250)
 	begin(0, false)
 }
 

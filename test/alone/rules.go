@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -88,7 +89,7 @@ defaults: {action: deny}
 	plain, over := try{"search", `{}`, `{}`, admitted, "", ""}, try{"search", `{}`, `{}`, denied, "spent", "policy_rule"}
 	id := begin(plain, 4000)
 	begin(over, 0)
-	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED, Tokens: 3999})
+	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(3999)})
 	begin(plain, 1)
 	begin(over, 0)
 }

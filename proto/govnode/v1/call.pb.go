@@ -915,7 +915,8 @@ type EndCallRequest struct {
 	CallId    string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	Status    Status                 `protobuf:"varint,3,opt,name=status,proto3,enum=govnode.v1.Status" json:"status,omitempty"` // as the output says if unspecified, where there is one
 	Output    *structpb.Value        `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
-	Tokens    int64                  `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"` // really used; replaces what BeginCall reserved
+	// Really used, 0 too; replaces what BeginCall reserved, which stands if this is left out.
+	Tokens *int64 `protobuf:"varint,5,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
 	// What it has cost; a budget that is not named keeps what was assumed.
 	Spent []*BudgetAmount `protobuf:"bytes,6,rep,name=spent,proto3" json:"spent,omitempty"`
 	// The request that BeginCall was given, for the rules that judge an output with
@@ -985,8 +986,8 @@ func (x *EndCallRequest) GetOutput() *structpb.Value {
 }
 
 func (x *EndCallRequest) GetTokens() int64 {
-	if x != nil {
-		return x.Tokens
+	if x != nil && x.Tokens != nil {
+		return *x.Tokens
 	}
 	return 0
 }
@@ -2050,17 +2051,18 @@ const file_govnode_v1_call_proto_rawDesc = "" +
 	"\x05votes\x18\x05 \x01(\x05R\x05votes\x12\x1d\n" +
 	"\n" +
 	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x12'\n" +
-	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xc5\x02\n" +
+	"\x0fdecision_reason\x18\a \x01(\tR\x0edecisionReason\"\xd5\x02\n" +
 	"\x0eEndCallRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12*\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x12.govnode.v1.StatusR\x06status\x12.\n" +
-	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x16\n" +
-	"\x06tokens\x18\x05 \x01(\x03R\x06tokens\x12.\n" +
+	"\x06output\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x06output\x12\x1b\n" +
+	"\x06tokens\x18\x05 \x01(\x03H\x00R\x06tokens\x88\x01\x01\x12.\n" +
 	"\x05spent\x18\x06 \x03(\v2\x18.govnode.v1.BudgetAmountR\x05spent\x122\n" +
 	"\x05begin\x18\a \x01(\v2\x1c.govnode.v1.BeginCallRequestR\x05begin\x12#\n" +
-	"\rsession_token\x18\b \x01(\tR\fsessionToken\"\x9f\x01\n" +
+	"\rsession_token\x18\b \x01(\tR\fsessionTokenB\t\n" +
+	"\a_tokens\"\x9f\x01\n" +
 	"\x05Drift\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x1a\n" +
 	"\bexceeded\x18\x02 \x01(\bR\bexceeded\x12\x1c\n" +
@@ -2300,6 +2302,7 @@ func file_govnode_v1_call_proto_init() {
 	file_govnode_v1_limit_proto_init()
 	file_govnode_v1_policy_proto_init()
 	file_govnode_v1_slot_proto_init()
+	file_govnode_v1_call_proto_msgTypes[7].OneofWrappers = []any{}
 	file_govnode_v1_call_proto_msgTypes[12].OneofWrappers = []any{
 		(*Operation_Begin)(nil),
 		(*Operation_End)(nil),

@@ -118,8 +118,8 @@ class HeldCall(Held):
         self._unjudged = ""  # why rules could not be asked
         #: What the call gave, for drift and for rules that look at outputs.
         self.output: Any = None
-        #: What it really used; replaces what was reserved.
-        self.tokens: int = 0
+        #: What it really used; replaces what was reserved, which stands if this is None.
+        self.tokens: int | None = None
         #: What it has cost, by budget; one that is not named keeps what was assumed.
         self.spent: Mapping[str, str | int | float | Decimal] = {}
         #: succeeded, failed or cancelled; if it is not set, by how the block is left.
@@ -223,7 +223,7 @@ class HeldCall(Held):
         self,
         status: str | None,
         output: Any,
-        tokens: int,
+        tokens: int | None,
         spent: Mapping[str, str | int | float | Decimal] | None,
     ) -> messages.Ended | None:
         """Report how the call ended. Only the first end counts."""
@@ -263,7 +263,7 @@ class HeldCall(Held):
         return self._ended
 
     def _filled(
-        self, ended: dict[str, Any], tokens: int, spent: Mapping[str, str | int | float | Decimal] | None
+        self, ended: dict[str, Any], tokens: int | None, spent: Mapping[str, str | int | float | Decimal] | None
     ) -> dict[str, Any]:
         """Return the end of the call with what came of it. What cannot be written of that raises."""
         body = dict(ended)
@@ -271,8 +271,8 @@ class HeldCall(Held):
             self._put_reviewed(body, self._given_out)
         else:
             self._session.put_output(body, self._given_out)
-        if tokens or self.tokens:
-            body["tokens"] = str(tokens or self.tokens)
+        if (used := self.tokens if tokens is None else tokens) is not None:
+            body["tokens"] = str(used)
         if costs := spent or self.spent:
             body["spent"] = budgets_of(costs)
         return body
@@ -291,7 +291,7 @@ class HeldCall(Held):
         if status is None and kind is not None:
             status = "failed" if issubclass(kind, Exception) else "cancelled"
         try:
-            await self._end(status, None, 0, None)
+            await self._end(status, None, None, None)
         except NoAnswer as e:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", self.id, e)
         except Exception as e:

@@ -63,7 +63,7 @@ class Call(HeldCall):
         status: str | None = None,
         *,
         output: Any = None,
-        tokens: int = 0,
+        tokens: int | None = None,
         spent: Mapping[str, str | int | float | Decimal] | None = None,
     ) -> messages.Ended | None:
         """Report how the call ended (succeeded, failed or cancelled), and free its slots. Only the first end counts.
@@ -82,7 +82,7 @@ class AsyncCall(HeldCall):
         status: str | None = None,
         *,
         output: Any = None,
-        tokens: int = 0,
+        tokens: int | None = None,
         spent: Mapping[str, str | int | float | Decimal] | None = None,
     ) -> messages.Ended | None:
         """Report how the call ended, as ``Call.end`` does."""

@@ -484,7 +484,7 @@ class TestMiddleware:
         assert len(provider.requests) == times
         info = session.read()
         assert (info.attempts, info.executions, info.failures) == (1, 1, 1)
-        assert (info.tokens_used, info.open_calls) == (1, ())
+        assert (info.tokens_used, info.open_calls) == (0, ())
 
     def test_a_try_that_does_not_come_is_not_waited_for(
         self, session: govnode.Session, monkeypatch: pytest.MonkeyPatch

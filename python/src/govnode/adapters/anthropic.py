@@ -228,7 +228,7 @@ class GovnodeMiddleware(Middleware):
         if not http.is_success:
             if self._left_open(passage, request, response):
                 return ""
-            _note(passage, 1)  # the service takes 0 for all that was reserved
+            _note(passage, 0)
             return "failed"
         if http.is_closed:
             _note(passage, _tokens(_usage_of(http)))
@@ -291,7 +291,7 @@ def _stream(response: Any) -> Any:
     return getattr(getattr(response, "http_response", None), "stream", None)
 
 
-def _note(passage: Passage, tokens: int) -> None:
+def _note(passage: Passage, tokens: int | None) -> None:
     if passage.call is not None:
         passage.call.tokens = tokens
 
@@ -303,11 +303,12 @@ def _usage_of(http: Any) -> Any:
         return None
 
 
-def _tokens(usage: Any) -> int:
-    """Return how many tokens went through a model; 0 if that is not known."""
+def _tokens(usage: Any) -> int | None:
+    """Return how many tokens went through a model; None if that is not known."""
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
     counts = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
-    return sum(count for count in counts if isinstance(count, int))
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if known else None
 
 
 class _Body(httpx2.SyncByteStream, httpx2.AsyncByteStream):

@@ -238,13 +238,13 @@ class BaseIntegration(Admission, ABC):
         output_data: Any,
         *,
         status: str | None = None,
-        tokens: int = 0,
+        tokens: int | None = None,
         cost: float | Decimal | None = None,
     ) -> PolicyCheckResult:
         """End the call that this task or thread began last in the context, or the oldest that is open (section 3.7).
 
         ``status`` is succeeded, failed or cancelled. Without it an exception as the output has failed. ``tokens`` and
-        ``cost`` are what it used.
+        ``cost`` are what it used; without them it used what it was admitted for.
         """
         return self._post(ctx, output_data, owner_now(), status, tokens, cost)
 
@@ -279,7 +279,7 @@ class BaseIntegration(Admission, ABC):
         output_data: Any,
         *,
         status: str | None = None,
-        tokens: int = 0,
+        tokens: int | None = None,
         cost: float | Decimal | None = None,
     ) -> PolicyCheckResult:
         """Do what ``post_execute_check`` does, and leave the loop free meanwhile."""
@@ -332,7 +332,7 @@ class BaseIntegration(Admission, ABC):
         output_data: Any,
         owner: object,
         status: str | None,
-        tokens: int,
+        tokens: int | None,
         cost: float | Decimal | None,
     ) -> PolicyCheckResult:
         if status is None and isinstance(output_data, BaseException):
@@ -340,7 +340,7 @@ class BaseIntegration(Admission, ABC):
         status = status or "succeeded"
         if status not in _STATUS:
             raise ValueError(f"status must be one of {', '.join(_STATUS)}, got {status!r}")
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0):
             raise ValueError(f"tokens must be a non-negative integer, got {tokens!r}")
         if cost is not None and (ctx._config is None or ctx._config.max_budget is None):
             raise ValueError("cost: there is no max_budget that it could be counted in")
@@ -350,7 +350,7 @@ class BaseIntegration(Admission, ABC):
         try:
             call = take(ctx, owner)
             if call is None:  # nobody checked before: what was executed is counted all the same
-                call = self._admit(ctx, request, "model", None, tokens)
+                call = self._admit(ctx, request, "model", None, tokens or 0)
             spent = None if cost is None else {budget_of(ctx): cost}
             ended = call.end(status, output=output_data, tokens=tokens, spent=spent)
             if ended is None and not call.failed_open:

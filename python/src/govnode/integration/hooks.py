@@ -40,7 +40,7 @@ class KernelCall(AsyncCall):
         self,
         status: str | None,
         output: Any,
-        tokens: int,
+        tokens: int | None,
         spent: Mapping[str, str | int | float | Decimal] | None,
     ) -> Ended | None:
         first = not self._settled

@@ -57,10 +57,11 @@ def ending(stream: Any, passage: Passage, settle: Callable[[Any], Any]) -> Any:
     return governed
 
 
-def tokens_of(response: Any) -> int:
-    """Return how many tokens a response took; 0 if that is not known."""
+def tokens_of(response: Any) -> int | None:
+    """Return how many tokens a response took; None if that is not known."""
     usage = getattr(response, "usage_details", None) or {}
     total = usage.get("total_token_count")
     if total is None:
-        total = (usage.get("input_token_count") or 0) + (usage.get("output_token_count") or 0)
-    return int(total or 0)
+        parts = [n for n in (usage.get("input_token_count"), usage.get("output_token_count")) if n is not None]
+        total = sum(parts) if parts else None
+    return None if total is None else int(total)
