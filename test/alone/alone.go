@@ -114,7 +114,7 @@ var scripts = []struct {
 	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped}, {"braked", braked}, {"late", late},
 	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
 	{"folders", folders}, {"closes", closes},
-	{"reused", reused}, {"reputs", reputs},
+	{"reused", reused}, {"reputs", reputs}, {"states", states}, {"shut", shut}, {"shape", shape},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
