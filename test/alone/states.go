@@ -3,6 +3,7 @@ package alone
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -411,10 +412,14 @@ func shape(s *script) {
 		return n.sessions.ListSessions(ctx, &v1.ListSessionsRequest{PolicyDigest: policy.Digest})
 	})
 	s.wrong(ok && (len(listed.Sessions) != 1 || listed.Sessions[0].SessionId != s.own || listed.NextPageToken != ""), "sessions of the policy are %v", listed)
-	none, ok := done(s, "list sessions of another agent", func(ctx context.Context, n *node) (*v1.ListSessionsResponse, error) {
-		return n.sessions.ListSessions(ctx, &v1.ListSessionsRequest{PolicyDigest: policy.Digest, AgentId: s.own + "-other"})
-	})
-	s.wrong(ok && len(none.Sessions) > 0, "sessions of another agent are %v", none)
+	for _, req := range []*v1.ListSessionsRequest{
+		{PolicyDigest: policy.Digest, AgentId: s.own + "-other"}, {PolicyDigest: "sha256:" + strings.Repeat("5", 64), AgentId: s.own},
+	} {
+		none, ok := done(s, "list sessions of others", func(ctx context.Context, n *node) (*v1.ListSessionsResponse, error) {
+			return n.sessions.ListSessions(ctx, req)
+		})
+		s.wrong(ok && len(none.Sessions) > 0, "sessions of others are %v", none)
+	}
 	// A slot of a client likewise.
 	slot := &v1.AcquireSlotRequest{Pool: s.own, SlotId: s.id(), Client: s.own, Label: "label"}
 	since := time.Now()
