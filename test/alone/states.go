@@ -17,8 +17,11 @@ import (
 // What each request comes to in each state that a call can be in, and what is told of it
 // meanwhile.
 
-// said is what the metadata of an error say.
-func said(err error) map[string]string {
+// said is what the metadata of an error say, and why is its reason.
+func said(err error) map[string]string { return info(err).GetMetadata() }
+func why(err error) string             { return info(err).GetReason() }
+
+func info(err error) *errdetails.ErrorInfo {
 	ce := (*connect.Error)(nil)
 	if !errors.As(err, &ce) {
 		return nil
@@ -26,7 +29,7 @@ func said(err error) map[string]string {
 	for _, d := range ce.Details() {
 		if m, err := d.Value(); err == nil {
 			if i, ok := m.(*errdetails.ErrorInfo); ok {
-				return i.Metadata
+				return i
 			}
 		}
 	}
