@@ -115,7 +115,7 @@ var scripts = []struct {
 	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
 	{"folders", folders}, {"closes", closes},
 	{"reused", reused}, {"reputs", reputs}, {"states", states}, {"shut", shut}, {"shape", shape},
-	{"windows", windows}, {"fleet", fleet}, {"periods", periods}, {"deep", deep}, {"line", line}, {"tried", tried}, {"opened", opened}, {"passing", passing},
+	{"windows", windows}, {"fleet", fleet}, {"periods", periods}, {"deep", deep}, {"line", line}, {"tried", tried}, {"opened", opened}, {"passing", passing}, {"bounds", bounds},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
