@@ -161,6 +161,7 @@ type script struct {
 	over   bool            // nobody knows how things stand any more, or it is known to be wrong
 	single bool            // nothing is asked for again that was answered
 	behind func()          // what is asked at the end; nil for nothing
+	good   time.Time       // until then it is known how things stand; zero: for ever
 }
 
 // id draws the id of a request.
@@ -237,6 +238,9 @@ func (s *script) wrong(wrong bool, format string, args ...any) {
 	}
 	if s.over = true; s.shows() != s.shown {
 		return // what it holds is that of who it was
+	}
+	if !s.good.IsZero() && time.Now().After(s.good) {
+		return
 	}
 	s.broke(fmt.Sprintf("%s, %s (asked %d times, %d steps): %s", s.own, s.last, s.tries, s.steps, fmt.Sprintf(format, args...)))
 }
