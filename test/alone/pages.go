@@ -24,7 +24,7 @@ func pages(s *script) {
 	var put func(name string) bool
 	var page func(ctx context.Context, n *node, size int32, token string) (found []string, next string, err error)
 	start := s.own // all that is listed stands behind it
-	switch s.rng.IntN(5) {
+	switch s.rng.IntN(6) {
 	case 0:
 		put = func(name string) bool {
 			req := &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: s.id(), Client: s.own}
@@ -70,6 +70,12 @@ func pages(s *script) {
 		page = func(ctx context.Context, n *node, size int32, token string) ([]string, string, error) {
 			res, err := n.sessions.ListSessions(ctx, &v1.ListSessionsRequest{AgentId: s.own, PageSize: size, PageToken: token})
 			return namesOf(res.GetSessions(), (*v1.Session).GetSessionId), res.GetNextPageToken(), err
+		}
+	case 5:
+		put = func(name string) bool { return s.putBudget(&v1.PutBudgetRequest{Budget: name, Amount: "1"}) != nil }
+		page = func(ctx context.Context, n *node, size int32, token string) ([]string, string, error) {
+			res, err := n.limits.ListBudgets(ctx, &v1.ListBudgetsRequest{PageSize: size, PageToken: token})
+			return namesOf(res.GetBudgets(), (*v1.Budget).GetBudget), res.GetNextPageToken(), err
 		}
 	case 4:
 		start = ""
