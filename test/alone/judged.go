@@ -368,3 +368,66 @@ func scanned(s *script) {
 		}
 	}
 }
+
+// traced calls tools whose hashes stand in the tree, are registered, or neither: the tree
+// comes first, and a tree that says nothing of hashes checks those that are registered alone.
+func traced(s *script) {
+	const admitted, denied = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY
+	inTree, registered, other := s.own+"-in", s.own+"-at", s.own+"-no"
+	one, two, letters := strings.Repeat("1", 64), strings.Repeat("2", 64), strings.Repeat("aB", 32)
+	put := func(tool, hash string) {
+		req := &v1.PutHashRequest{Tool: tool, Hash: hash, RequestId: s.id(), Client: s.own}
+		res, ok := done(s, "put a hash", func(ctx context.Context, n *node) (*v1.PutHashResponse, error) { return n.policies.PutHash(ctx, req) })
+		if ok {
+			s.alike("the hash", res.Hash, &v1.ToolHash{Tool: tool, Hash: strings.ToLower(strings.TrimPrefix(hash, "sha256:"))})
+		}
+	}
+	put(inTree, two)
+	put(registered, "sha256:"+letters)
+	try := func(tool, hash string, want v1.Outcome) {
+		req := s.call(tool)
+		if hash != "" {
+			req.Metadata = map[string]string{"content_hash": hash}
+		}
+		res := s.begin(req)
+		s.outcome(res, want)
+		s.wrong(!s.over && want == denied && (res.Decision.GetCategory() != "content_hash" || res.Decision.GetAction() != "deny"), "the decision is %v", res.GetDecision())
+	}
+	mode := []string{"strict", "warn", ""}[s.rng.IntN(3)]
+	text := "max_tool_calls: 100\nmax_concurrent: 64\n"
+	if mode != "" {
+		text += "content_hash_mode: " + mode + "\ncontent_hashes: {" + inTree + ": \"sha256:" + one + "\"}\n"
+	}
+	if !s.policy(text) || !s.session(nil) {
+		return
+	}
+	if mode != "" {
+		try(inTree, one, admitted)
+		try(inTree, two, denied)
+	} else {
+		try(inTree, two, admitted)
+		try(inTree, one, denied)
+	}
+	try(inTree, "", denied)
+	try(registered, strings.ToLower(letters), admitted)
+	try(registered, one, denied)
+	try(registered, "", denied)
+	if mode == "strict" {
+		try(other, one, denied)
+		try(other, "", denied)
+	} else {
+		try(other, one, admitted)
+		try(other, "", admitted)
+	}
+	for _, tool := range []string{inTree, registered} {
+		remove := &v1.DeleteHashRequest{Tool: tool, RequestId: s.id(), Client: s.own}
+		done(s, "delete the hash", func(ctx context.Context, n *node) (*v1.DeleteHashResponse, error) {
+			return n.policies.DeleteHash(ctx, remove)
+		})
+	}
+	if mode == "strict" {
+		try(registered, strings.ToLower(letters), denied)
+	} else {
+		try(registered, one, admitted)
+	}
+}
