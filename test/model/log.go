@@ -95,12 +95,19 @@ func replay(log []Line, answers io.Writer) (*Checker, error) {
 }
 
 // restored puts another state in the place of all, with a clock and a generation
-// of tokens that go on.
+// of tokens that go on, and who may do what where that was known.
 func (c *Checker) restored(before *Checker, at time.Duration) {
 	now, generation := max(c.Model.Now, at), max(before.Model.Generation, c.Model.Generation)
 	before.Model.Now, before.Model.Generation = now, generation
-	for _, s := range []*session.State{before.whole, before.cut, before.apart} {
+	for _, s := range c.Model.spaces {
+		if s.access != nil {
+			before.Model.space(s.name).access = s.access
+		}
+	}
+	was := []*session.State{c.whole, c.cut, c.apart}
+	for i, s := range []*session.State{before.whole, before.cut, before.apart} {
 		s.SetClock(now, uint32(generation))
+		s.KeepAccess(was[i])
 	}
 	c.Model, c.whole, c.cut, c.apart, c.late, c.laws = before.Model, before.whole, before.cut, before.apart, nil, before.laws
 }

@@ -143,12 +143,26 @@ func TestLog(t *testing.T) {
 		path = filepath.Join(t.TempDir(), "log")
 		var log []byte
 		m, lines := New(), 0
-		for g := NewGenerator(5, m); len(log) < 1<<18; lines++ {
-			s := g.Step()
+		entry := func(s Step) {
 			m.Apply(s.At, s.Commands)
 			log = append(hex.AppendEncode(log, session.EncodeEntry(s.At, s.Commands)), '\n')
+			lines++
 		}
+		for g := NewGenerator(5, m); len(log) < 1<<18; {
+			entry(g.Step())
+		}
+		made := func(id string) *session.PutToken {
+			return &session.PutToken{NS: "one", By: session.Maker{Client: "op"}, Token: session.Token{ID: id, Hash: session.Digest{1}, Roles: 1}}
+		}
+		entry(Step{At: m.Now, Commands: []session.Command{made("one"), made("two")}})
+		saved := lines
+		entry(Step{At: m.Now, Commands: []session.Command{
+			&session.RevokeToken{NS: "one", By: session.Maker{Client: "op"}, ID: "one"}, made("three"),
+			&session.Deny{NS: "one", By: session.Maker{Client: "op"}, Denied: session.DeniedSubject{Subject: "cert:late"}},
+			&session.PutQuotas{NS: "one", By: session.Maker{Client: "op"}, Quotas: session.Quotas{Sessions: 7}},
+		}})
 		log = fmt.Appendf(log, "restore %d %d\n", lines/2, m.Now)
+		log = fmt.Appendf(log, "restore %d %d\n", saved, m.Now)
 		log = append(hex.AppendEncode(log, session.EncodeEntry(m.Now, []session.Command{
 			&session.Acquire{NS: "one", Client: "c", Slot: "s", Pool: "a", Weight: 1, TTL: time.Second},
 		})), '\n')

@@ -16,9 +16,13 @@ import (
 	"example.com/govnode/test/alone"
 )
 
-// TestAlone plays each script some times while nothing is wrong: none ends early.
+// TestAlone plays each script some times while nothing is wrong: none ends early. Then it
+// looks at what a restore, a restart and a new disk leave.
 func TestAlone(t *testing.T) {
 	if out, err := testProcess(t.Context(), "^TestAloneInVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := testProcess(t.Context(), "^TestRestoresInVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -55,8 +55,7 @@ func (w *witness) lines() ([]byte, error) {
 			if !known {
 				return nil, fmt.Errorf("line %d restores a state that the log never came to", i+1)
 			}
-			s.SetClock(max(state.Now(), l.at), state.Generation())
-			s.ApplyAll(s.Now(), []session.Command{&session.Restore{}})
+			follow(s, state, l.at)
 			state = s
 			out = fmt.Appendf(out, "restore %d %d\n", n, l.at)
 		}

@@ -506,7 +506,8 @@ func (n *nemesis) others(h *host) (e entrance) {
 }
 
 // restore saves the state and restores it, while nobody works: so nothing is
-// lost by it but leases.
+// lost by it but leases, and what is changed here meanwhile, of which who may do what
+// stays.
 func (n *nemesis) restore(rng *rand.Rand) func() {
 	node := n.anyHost(rng).up()
 	if node == nil {
@@ -522,17 +523,21 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 			return nil
 		}
 	}
+	w := n.workers[rng.IntN(len(n.workers))]
+	mayDo := w.lateAccess(rng)
+	mayDo.before(ctx)
 	var b bytes.Buffer
 	if node.Save(ctx, &b) != nil {
 		return nil
 	}
-	w := n.workers[rng.IntN(len(n.workers))]
+	mayDo.since(ctx)
 	name := fmt.Sprintf("0-late-%d", rng.Uint64()) // before all others in lists
 	late := w.putLate(ctx, rng.IntN(len(w.limits)), name)
 	listed := w.listLate(ctx, name)
 	if node.Restore(ctx, &b) != nil {
 		return nil
 	}
+	mayDo.stays(ctx)
 	if late {
 		for i, has := range w.listLate(ctx, name) {
 			if has {

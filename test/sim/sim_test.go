@@ -88,7 +88,10 @@ func keep(t *testing.T, r Report) {
 		return
 	}
 	log, err := r.witness.lines()
-	require.NoError(t, err)
+	if err != nil { // what is wrong may be why
+		fmt.Printf("there is no log to apply again: %v\n", err)
+		return
+	}
 	require.NoError(t, os.WriteFile(path+".log", log, 0o644))
 	fmt.Printf("the log again, entry by entry: GOVNODE_L0_LOG=%s.log go test ./test/model -run TestLog -v\n", path)
 }

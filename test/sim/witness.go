@@ -135,15 +135,14 @@ func (w *witness) restore(l *raft.Log) error {
 	r.next, r.last = r.next+1, at
 	if l.Extensions[restoreKind] == 'E' {
 		w.staged = nil
-		now, generation := w.state.Now(), w.state.Generation()
+		was := w.state
 		w.state = r.loader.State()
 		var saved bytes.Buffer
 		if err := session.WriteSnapshot(&saved, w.state.Snapshot()); err != nil {
 			return err
 		}
 		w.log = append(w.log, logged{restored: saved.Bytes(), at: at})
-		w.state.SetClock(max(now, at), generation)
-		w.state.ApplyAll(w.state.Now(), []session.Command{&session.Restore{}})
+		follow(w.state, was, at)
 		w.effects = append(w.effects, check.Effect{Kind: check.Restored, ID: fmt.Sprint(l.Index), Index: l.Index})
 		return nil
 	}
@@ -154,6 +153,18 @@ func (w *witness) restore(l *raft.Log) error {
 	err := r.loader.Put(r.rest)
 	r.rest = nil
 	return err
+}
+
+// follow makes a snapshot the state that comes behind another: time and tokens go on
+// from there, and who may do what is as it was known there.
+func follow(state, was *session.State, at time.Duration) {
+	state.SetClock(max(was.Now(), at), was.Generation())
+	for k := range was.Snapshot().All() {
+		if k.Kind() == session.KindAccess {
+			state.Put(k, was.Stored(k))
+		}
+	}
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
 }
 
 // committed returns the entries up to an index, by their index. The entry there is
