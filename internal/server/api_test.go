@@ -260,6 +260,11 @@ func TestClusterService(t *testing.T) {
 	require.Contains(t, n.audit.text(), `"event_type":"leadership_transferred"`)
 	require.Equal(t, "n2", moved.Leader)
 	require.Equal(t, []string{"add n3 127.0.0.1:7082 true", "remove n3 true", "transfer n2"}, m.asked)
+	for _, to := range []string{"n3", ""} {
+		moved, err = n.cluster.TransferLeadership(n.ctx(), &v1.TransferLeadershipRequest{Node: to})
+		require.NoError(t, err)
+		require.Empty(t, moved.Leader, "n2 led before, and this node has heard of nobody else yet")
+	}
 
 	for _, node := range []string{"n3", ""} { // an answer and an error
 		res, err := n.http.Post(n.url+"/govnode.v1.ClusterService/RemoveNode", "application/json", strings.NewReader(fmt.Sprintf(`{"node":%q}`, node)))

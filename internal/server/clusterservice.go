@@ -169,11 +169,13 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	if err != nil {
 		return nil, err
 	}
+	was := c.LeaderAPI()
 	if err := s.changed(ctx, "leadership_transferred", req.Node, "", c.TransferLeadership(ctx, req.Node)); err != nil {
 		return nil, err
 	}
+	heard := c.LeaderAPI() != was // else this node may still take the former leader for the present one
 	status, err := c.Status(ctx)
-	if err != nil {
+	if err != nil || !heard && status.Leader != req.Node {
 		status.Leader = "" // the leadership has moved all the same
 	}
 	return &v1.TransferLeadershipResponse{Leader: status.Leader}, nil
