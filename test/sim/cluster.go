@@ -22,6 +22,7 @@ type fleet struct {
 	dir     string
 	log     *slog.Logger
 	ping    time.Duration // after how much silence clients ask whether a connection is there
+	silent  time.Duration // after how much silence a member counts as down
 }
 
 // newFleet makes hosts, all of them down.
@@ -30,7 +31,7 @@ func newFleet(size int, rng *rand.Rand, log *slog.Logger, tune func(*cluster.Con
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log, ping: 2 * time.Second}
+	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log, ping: 2 * time.Second, silent: 3 * time.Second}
 	for i := range size {
 		f.hosts = append(f.hosts, &host{
 			name: fmt.Sprintf("n%d", i+1), network: f.network, disk: newDisk(rand.New(rand.NewPCG(rng.Uint64(), 0))),

@@ -37,6 +37,9 @@ func (f *fleet) drill(w *worker, outage bool) (done bool, broken []check.Violati
 		return false, nil
 	}
 	f.unwritable(ctx, w)
+	if !f.orders(w) {
+		return false, nil
+	}
 	first := f.leader()
 	if _, err := w.client.PutPool(context.Background(), client.Pool{Name: drillPool, Slots: 1}); err != nil || first == nil || !f.hand("") {
 		return false, nil // elections are for others to judge

@@ -218,7 +218,7 @@ func (m members) Status(ctx context.Context) (server.Status, error) {
 	for _, p := range s.Peers {
 		out.Peers = append(out.Peers, server.Peer{
 			Node: p.Node, Address: p.Address, APIAddress: p.APIAddress, Role: p.Role,
-			Known: p.Known, Up: p.Up, Silent: p.Silent, Applied: p.Applied, Lag: p.Lag,
+			Known: p.Known, Up: p.Up, Silent: p.Silent, AtLeast: p.AtLeast, Applied: p.Applied, Lag: p.Lag,
 		})
 	}
 	return out, nil

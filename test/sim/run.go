@@ -83,7 +83,7 @@ func Run(s Setting) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	f.ping = max(f.ping, s.Heartbeat)
+	f.ping, f.silent = max(f.ping, s.Heartbeat), max(f.silent, 3*s.Heartbeat)
 	defer func() { err = errors.Join(err, f.end()) }()
 	if err := f.found(); err != nil {
 		return report, err
