@@ -100,22 +100,32 @@ func (o *operator) any(but ...*host) *host {
 	}
 }
 
-// at asks the node of a host.
-func at[Q, R any](o *operator, ask func(context.Context, Q) (R, error), q Q) (R, error) {
+// at asks a node once.
+func at[Q, R any](ask func(context.Context, Q) (R, error), q Q) (R, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ordered)
 	defer cancel()
 	return ask(ctx, q)
 }
 
-// done asks for what has to be done. That nobody answers is for others to judge.
+// answer asks a node until it answers: with a whole cluster it does.
+func answer[Q, R any](o *operator, what string, ask func(context.Context, Q) (R, error), q Q) (r R, err error) {
+	for range 3 {
+		if r, err = at(ask, q); err == nil || refusal(err) != "" {
+			return r, err
+		}
+		time.Sleep(time.Second)
+	}
+	o.wrong(true, "%s has no answer, and nothing is wrong with the cluster: %v", what, err)
+	return r, err
+}
+
+// done asks for what has to be done.
 func done[Q, R any](o *operator, what string, ask func(context.Context, Q) (R, error), q Q) (r R) {
 	if o.over {
 		return r
 	}
-	r, err := at(o, ask, q)
-	if o.wrong(refusal(err) != "", "%s is refused: %v", what, err); err != nil {
-		o.over = true
-	}
+	r, err := answer(o, what, ask, q)
+	o.wrong(err != nil, "%s is refused: %v", what, err)
 	return r
 }
 
@@ -124,10 +134,7 @@ func refused[Q, R any](o *operator, what, field string, ask func(context.Context
 	if o.over {
 		return
 	}
-	_, err := at(o, ask, q)
-	if err != nil && refusal(err) == "" {
-		o.over = true
-	}
+	_, err := answer(o, what, ask, q)
 	o.wrong(err == nil || refusal(err) != "INVALID_FIELD "+field, "%s is not refused for its field %q: %v", what, field, err)
 }
 
@@ -278,7 +285,7 @@ func (o *operator) hands() {
 		}
 		// Whom it is asked of may hear of the next one late.
 		release := o.fleet.network.slow(time.Duration(o.rng.IntN(40))*time.Millisecond, links(by.name, o.fleet.names(), false, true)...)
-		res, err := at(o, o.nodes[by].TransferLeadership, req)
+		res, err := at(o.nodes[by].TransferLeadership, req)
 		release()
 		o.wrong(refusal(err) != "", "%s is asked to hand over to %q, and refuses: %v", by.name, req.Node, err)
 		if err != nil {
