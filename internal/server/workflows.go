@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/flows"
 	"example.com/govnode/session"
 )
@@ -36,7 +37,7 @@ func (b *begin) follow(ctx context.Context) error {
 		return err
 	}
 	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
-	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, b.input.Arguments, b.input.Tool)
+	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, argumentsOf(d, &b.input), b.input.Tool)
 	if err != nil || v.Action == engine.RuleAllows {
 		return err
 	}
@@ -49,6 +50,14 @@ func (b *begin) follow(ctx context.Context) error {
 	}
 	b.cmd.Verdict = session.Verdict{Allow: false, Rule: d.Rule}
 	return nil
+}
+
+// argumentsOf are the arguments with which a call runs: those that guardrails made of it.
+func argumentsOf(d *engine.Decision, in *engine.Input) value.Value {
+	if d.ModifiedArguments != nil {
+		return *d.ModifiedArguments
+	}
+	return in.Arguments
 }
 
 // ran reports whether a call was admitted and is over.
@@ -78,7 +87,7 @@ func (s *Server) peekFlow(ctx context.Context, d *engine.Decision, p *engine.Pol
 	if p.Workflow() == nil || in.Tool == "" || !d.Allowed && d.Ask == nil {
 		return nil
 	}
-	v, err := s.flows.Peek(ctx, s.place(ns, x, in.SessionID, "", p), in.Arguments, in.Tool)
+	v, err := s.flows.Peek(ctx, s.place(ns, x, in.SessionID, "", p), argumentsOf(d, in), in.Tool)
 	if err == nil && v.Action != engine.RuleAllows {
 		byWorkflow(d, p, v)
 		d.Trace = append(d.Trace, engine.Redact("workflow "+p.Workflow().Name+", stage "+v.Stage+": "+v.Reason))

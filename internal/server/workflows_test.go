@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"example.com/govnode/engine"
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server"
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -404,6 +406,44 @@ func TestAWorkflowIsAboutTools(t *testing.T) {
 	judged, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s"})
 	require.NoError(t, err)
 	require.True(t, judged.Decision.Allowed)
+}
+
+// A workflow is about what runs: the arguments that a guardrail made of a call, and not those
+// that it came with.
+func TestAWorkflowSeesWhatAGuardrailMade(t *testing.T) {
+	const flow = `apiVersion: edictum/v1
+kind: Workflow
+metadata: {name: p}
+stages:
+  - {id: test, tools: [Bash], checks: [{command_matches: "^test", message: tests alone}], exit: [{condition: command_matches("^test b"), message: test b first}]}
+  - {id: ship, tools: [Bash], checks: [{command_matches: "^push", message: push alone}]}
+`
+	made := map[string]string{`{"command":"test a"}`: `{"command":"push"}`, `{"command":"push it"}`: `{"command":"test b"}`}
+	n := start(t, func(c *server.Config) {
+		c.Engine = []engine.Option{engine.WithGuardrails(guard(func(call engine.GuardrailCall) (engine.GuardrailResult, error) {
+			text, ok := made[call.Args.JSON()]
+			if !ok {
+				return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+			}
+			args, err := value.Parse([]byte(text))
+			return engine.GuardrailResult{Decision: engine.GuardrailModify, ModifiedArgs: &args}, err
+		}))}
+	})
+	n.putPolicy(flow)
+	n.session("s")
+	judged := func(command string) string {
+		res, err := n.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{SessionId: "s", Tool: "Bash", ArgumentsJson: command})
+		require.NoError(t, err)
+		return res.Decision.Action
+	}
+	require.Equal(t, "deny", judged(`{"command": "test a"}`))
+	pushes := n.did("a", "Bash", `{"command": "test a"}`, nil)
+	require.Equal(t, "test b first", pushes.Reason)
+	require.Nil(t, pushes.ModifiedArguments)
+	require.Equal(t, "allow", judged(`{"command": "push it"}`))
+	tests := n.did("b", "Bash", `{"command": "push it"}`, nil)
+	require.Equal(t, "test b", tests.ModifiedArguments.GetFields()["command"].GetStringValue())
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("c", "Bash", `{"command": "push"}`, nil).Outcome, "what ran is the evidence")
 }
 
 // flowThatAsks is a workflow whose session ships once people have approved that.
