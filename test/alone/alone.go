@@ -42,6 +42,8 @@ type Client struct {
 	// Shows is what the client shows of who it is, which may be another the next time; nil
 	// where that is nothing.
 	Shows func() string
+	// Guards are where the nodes find guardrails; nil where they find none.
+	Guards *Guards
 }
 
 // A node is the API of one.
@@ -117,6 +119,7 @@ var scripts = []struct {
 	{"reused", reused}, {"reputs", reputs}, {"states", states}, {"shut", shut}, {"shape", shape},
 	{"windows", windows}, {"fleet", fleet}, {"periods", periods}, {"deep", deep}, {"line", line}, {"tried", tried}, {"opened", opened}, {"passing", passing}, {"bounds", bounds},
 	{"asked", asked}, {"lapsed", lapsed}, {"narrowest", narrowest}, {"halted", halted}, {"everybody", everybody}, {"judged", judged}, {"versions", versions}, {"scanned", scanned}, {"heard", heard}, {"traced", traced},
+	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
@@ -136,6 +139,7 @@ func (c *Client) play(outer context.Context, name string, run func(*script)) (st
 	ctx, cancel := context.WithTimeout(outer, lasts)
 	defer cancel()
 	s := &script{Client: c, shown: c.shows(), ctx: ctx, outer: outer, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
+	defer s.Guards.forget(s.own)
 	if run(s); s.behind != nil {
 		s.behind()
 	}

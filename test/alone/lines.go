@@ -313,7 +313,7 @@ func passing(s *script) {
 		today := ""
 		s.refused(step, "VERSION_CONFLICT", "", func(ctx context.Context, n *node) error {
 			err := ask(ctx, n)
-			today = said(err)[what]
+			today = metadata(err)[what]
 			return err
 		})
 		same(s, "what is told of today", today, want)

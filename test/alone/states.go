@@ -17,9 +17,9 @@ import (
 // What each request comes to in each state that a call can be in, and what is told of it
 // meanwhile.
 
-// said is what the metadata of an error say, and why is its reason.
-func said(err error) map[string]string { return info(err).GetMetadata() }
-func why(err error) string             { return info(err).GetReason() }
+// metadata is that of an error, and why is its reason.
+func metadata(err error) map[string]string { return info(err).GetMetadata() }
+func why(err error) string                 { return info(err).GetReason() }
 
 func info(err error) *errdetails.ErrorInfo {
 	ce := (*connect.Error)(nil)
@@ -41,7 +41,7 @@ func (s *script) refused(step, reason, field string, ask func(context.Context, *
 	named := ""
 	_, got, ok := told(s, step, func(ctx context.Context, n *node) (any, error) {
 		err := ask(ctx, n)
-		named = said(err)["field"]
+		named = metadata(err)["field"]
 		return nil, err
 	})
 	s.wrong(ok && (got != reason || named != field), "it is refused as %q of the field %q, want %q of %q", got, named, reason, field)

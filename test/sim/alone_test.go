@@ -47,6 +47,7 @@ func TestAloneInVirtualTime(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, shipped.Close()) }()
 		c := alone.New("c1", urls, to, shipped, map[string]*http.Client{"amy": nil, "bob": nil}, rng, func(text string) { t.Error(text) })
+		c.Guards = f.guards
 		for _, name := range alone.Scripts() {
 			for range 4 {
 				begun := time.Now()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/test/alone"
 )
 
 // A fleet is the hosts of one cluster and the network between them and their
@@ -23,6 +24,8 @@ type fleet struct {
 	log     *slog.Logger
 	ping    time.Duration // after how much silence clients ask whether a connection is there
 	silent  time.Duration // after how much silence a member counts as down
+	guards  *alone.Guards
+	guard   *http.Server // at which nodes ask them
 }
 
 // newFleet makes hosts, all of them down.
@@ -32,6 +35,11 @@ func newFleet(size int, rng *rand.Rand, log *slog.Logger, tune func(*cluster.Con
 		return nil, err
 	}
 	f := &fleet{network: newNetwork(rand.New(rand.NewPCG(rng.Uint64(), 0))), dir: dir, log: log, ping: 2 * time.Second, silent: 3 * time.Second}
+	const guards = "127.0.0.1:9000" // no fault cuts it off
+	f.guards = &alone.Guards{URL: "http://" + guards}
+	f.guard = &http.Server{Handler: f.guards, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	l := f.network.listen(guards)
+	go func() { _ = f.guard.Serve(l) }()
 	for i := range size {
 		f.hosts = append(f.hosts, &host{
 			name: fmt.Sprintf("n%d", i+1), network: f.network, disk: newDisk(rand.New(rand.NewPCG(rng.Uint64(), 0))),
@@ -120,7 +128,7 @@ func (f *fleet) end() (err error) {
 		h.closed.Wait()
 		err = errors.Join(err, errors.Join(h.failures()...))
 	}
-	return errors.Join(err, os.RemoveAll(f.dir))
+	return errors.Join(err, f.guard.Close(), os.RemoveAll(f.dir))
 }
 
 // httpClient is how a client on a host of its own reaches the API.

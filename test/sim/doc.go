@@ -7,6 +7,9 @@
 // A seed gives the plan and not each step: which goroutine goes first is the
 // runtime's to say, and Raft draws its timeouts by itself.
 //
+// Guardrails that scripts of package alone name have a host of their own, which no fault
+// cuts off: what they say is what is looked at.
+//
 // What is not here: sockets, TLS, files. A process that is paused is one that
 // neither sends, receives nor writes; its timers go on.
 package sim

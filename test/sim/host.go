@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"example.com/govnode/cluster"
+	"example.com/govnode/engine"
 	"example.com/govnode/internal/server"
 )
 
@@ -115,12 +116,13 @@ func (h *host) start(e entrance) error {
 
 // serve opens the API of a node.
 func (h *host) serve(r *run, node *cluster.Node) (err error) {
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) { return r.dial(ctx, address) }
 	r.server, err = server.New(server.Config{
 		Store: node, Cluster: members{node}, Node: h.name, Backend: "raft", Version: "sim", Logger: h.log,
 		Audit: h.audit, AuditRequired: true,
-		Peers: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return r.dial(ctx, address)
-		}}},
+		Peers: &http.Client{Transport: &http.Transport{DialContext: dial}},
+		// Guardrails have a host of their own, under the address that a policy may name.
+		Engine: []engine.Option{engine.WithHTTPClient(&http.Client{Transport: &http.Transport{DialContext: dial}})},
 	})
 	if err != nil {
 		return err

@@ -180,7 +180,7 @@ func (r *reader) fill() (slot, asked, decided string) {
 	r.session("s1")
 	r.session("s2")
 	r.begin("c1")
-	want(r, r.calls.EndCall, &v1.EndCallRequest{SessionId: "s1", CallId: "c1", Status: v1.Status_STATUS_SUCCEEDED, Tokens: 7})
+	want(r, r.calls.EndCall, &v1.EndCallRequest{SessionId: "s1", CallId: "c1", Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(7)})
 	r.begin("c2")
 	want(r, r.sessions.CloseSession, &v1.CloseSessionRequest{SessionId: "s2"})
 	want(r, r.slots.PutPool, &v1.PutPoolRequest{Pool: "pool", Slots: 3, RequestId: newID()})
@@ -219,7 +219,7 @@ func (r *reader) vote(id string) {
 func (r *reader) change(slot, asked string, standings *v1.ListStandingResponse) {
 	want(r, r.policies.PutPolicy, &v1.PutPolicyRequest{Yaml: "name: p\nmax_tool_calls: 7\n", RequestId: newID()})
 	want(r, r.policies.PutPolicy, &v1.PutPolicyRequest{Yaml: "name: late\nmax_tool_calls: 7\n", RequestId: newID()})
-	want(r, r.calls.EndCall, &v1.EndCallRequest{SessionId: "s1", CallId: "c2", Status: v1.Status_STATUS_FAILED, Tokens: 70})
+	want(r, r.calls.EndCall, &v1.EndCallRequest{SessionId: "s1", CallId: "c2", Status: v1.Status_STATUS_FAILED, Tokens: proto.Int64(70)})
 	r.begin("c3")
 	r.session("s3")
 	want(r, r.slots.PutPool, &v1.PutPoolRequest{Pool: "pool", Slots: 5, RequestId: newID()})

@@ -66,6 +66,7 @@ func newWorker(name string, f *fleet, rng *rand.Rand, rec *recorder, think time.
 		urls = append(urls, "http://"+a)
 	}
 	w.reach(urls)
+	w.alone.Guards = f.guards
 	return w, nil
 }
 
