@@ -18,6 +18,7 @@ import (
 
 	"example.com/govnode/client"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
+	"example.com/govnode/proto/grpc/health/v1/healthv1connect"
 )
 
 const (
@@ -58,6 +59,7 @@ type node struct {
 	access    govnodev1connect.AccessServiceClient
 	events    govnodev1connect.EventServiceClient
 	explains  govnodev1connect.DecisionServiceClient
+	health    healthv1connect.HealthClient
 }
 
 // New makes a client of the nodes at urls, to which shipped goes as well, and of two people
@@ -75,6 +77,7 @@ func New(name string, urls []string, own *http.Client, shipped *client.Client, p
 			limits: govnodev1connect.NewLimitServiceClient(own, u), policies: govnodev1connect.NewPolicyServiceClient(own, u),
 			approvals: govnodev1connect.NewApprovalServiceClient(own, u), access: govnodev1connect.NewAccessServiceClient(own, u),
 			events: govnodev1connect.NewEventServiceClient(own, u), explains: govnodev1connect.NewDecisionServiceClient(own, u),
+			health: healthv1connect.NewHealthClient(own, u),
 		})
 		for who, to := range people {
 			if to == nil {

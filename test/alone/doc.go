@@ -7,5 +7,6 @@
 // It is for what the other clients of packages sim and chaos do not do because many of
 // them at once would leave nothing to compare with: the whole life of each kind of thing,
 // and limits that are reached by one client's own calls. How it stands under others is
-// theirs to say.
+// theirs to say. What befalls those who wait at a node that goes is looked at apart from the
+// scripts, by Goes.
 package alone

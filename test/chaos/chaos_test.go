@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/cluster/durable"
+	"example.com/govnode/test/alone"
 	"example.com/govnode/test/chaos/trail"
 	"example.com/govnode/test/check"
 	"example.com/govnode/test/processes"
@@ -158,6 +159,9 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 	h, broken, err := all.end()
 	violated("clients", err)
 	h.Ops = append(h.Ops, n.ops...)
+	for _, err := range goes(t, s.cluster, work) {
+		violated("goes", err)
+	}
 	time.Sleep(sim.Longest) // real processes have no other clock
 	held, err := work.Final(t.Context(), &h)
 	violated("final", err)
@@ -202,6 +206,28 @@ func (s scenario) run(t *testing.T, seed uint64, length time.Duration) (l report
 		l.Replay += fmt.Sprintf("the histories of the clients and the data of the nodes are in %s; the same plan again: GOVNODE_L2_SEED=%d make prove-l2", kept, seed)
 	}
 	return l
+}
+
+// goes ends the node that leads, and then one of them, in order while others wait there.
+// Nothing is wrong any more, and nobody else is at work.
+func goes(t *testing.T, c *processes.Cluster, work sim.Workload) (broken []error) {
+	leads := 0
+	if l := c.Leader(); l != nil {
+		leads = slices.Index(c.Nodes, l)
+	}
+	for _, at := range []int{leads, int(work.Seed % uint64(len(c.Nodes)))} {
+		x := c.Nodes[at]
+		whole, found, err := work.Goes(t.Context(), alone.Going{Node: at, InOrder: true, Go: func() { x.Stop(15 * time.Second) }, Keep: 2 * time.Second})
+		broken = append(broken, err)
+		for _, text := range found {
+			broken = append(broken, errors.New(text))
+		}
+		if t.Logf("%s was ended in order while others waited there; all was looked at: %v", x.Name, whole); !x.Runs() {
+			broken = append(broken, c.Start(x))
+		}
+		broken = append(broken, c.Ready(healWithin))
+	}
+	return broken
 }
 
 func count(l *report.Layer, h check.History) {

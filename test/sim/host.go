@@ -177,7 +177,7 @@ func (h *host) fall(vanish bool, disk func()) {
 	h.closed.Go(func() { r.end() }) // what is left of it reaches nothing any more
 }
 
-// stop ends the node in order.
+// stop ends the node in order, as the program does that is asked to.
 func (h *host) stop() error {
 	h.mu.Lock()
 	r := h.run
@@ -187,8 +187,11 @@ func (h *host) stop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_ = r.server.Drain(ctx) // whoever waits longer is cut off
-	_ = r.node.Drain(ctx)   // it is as safe as a crash
+	waits, stop := context.WithTimeout(ctx, 5*time.Second)
+	_ = r.server.Drain(waits) // whoever waits longer is cut off
+	stop()
+	_ = r.node.Drain(ctx)    // it is as safe as a crash
+	_ = r.http.Shutdown(ctx) // what is under way longer is cut off
 	err := r.close()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -138,6 +138,10 @@ func Run(s Setting) (report Report, err error) {
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
+	gone, found := f.goes(context.Background(), workers[0])
+	if report.Violations = append(report.Violations, found...); gone {
+		report.Faults["goes"]++
+	}
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets, Alone: rec.steps}
 	violated("final", workers[0].final(context.Background(), &h))
 	report.Violations = append(report.Violations, rec.broken...)
