@@ -143,6 +143,11 @@ func (c *Client) play(outer context.Context, name string, run func(*script)) (st
 	defer cancel()
 	s := &script{Client: c, shown: c.shows(), ctx: ctx, outer: outer, own: strings.ToLower(Prefix + "-" + c.name + "-" + name + "-" + ulid.Make().String())}
 	defer s.Guards.forget(s.own)
+	defer func() {
+		if steps, whole = s.steps, !s.over; s.over {
+			_ = recover() // it was about to look into an answer that nobody has given
+		}
+	}()
 	if run(s); s.behind != nil {
 		s.behind()
 	}

@@ -415,6 +415,7 @@ func heldUp(s *script) {
 // givenUp begins a call, or asks for a slot, by the client and gives that up at some moment:
 // what it may have been granted is given back by itself, and who waited waits no more.
 func givenUp(s *script) {
+	defer func() { s.single = true }() // what was given up may still be on its way, and change the session
 	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 1, RequestId: s.id(), Client: s.own}
 	if _, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) }); !ok {
 		return

@@ -217,7 +217,7 @@ func versions(s *script) {
 				want = v1.Outcome_OUTCOME_ADMITTED
 			}
 			s.outcome(res, want)
-			s.wrong(!s.over && res.Decision.GetPolicyDigest() != digests[i], "it is judged by %v, want %s", res.Decision, digests[i])
+			s.wrong(!s.over && res.Decision.GetPolicyDigest() != digests[i], "it is judged by %v, want %s", res.GetDecision(), digests[i])
 		}
 	}
 	made := func(i int, ref *v1.PolicyRef) *v1.Session {

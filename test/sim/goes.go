@@ -16,14 +16,20 @@ const handedOn = 400 * time.Millisecond
 
 // goes lets nodes go at which others wait, in a cluster that is whole: one that leads and one
 // that does not, in order and by a crash.
+//
+// Whom a leader hands on to may fail to be elected, once in a while, and then it takes as long
+// as if the leader had died: that it is so three times in a row is wrong.
 func (f *fleet) goes(ctx context.Context, w *worker) (done bool, broken []check.Violation) {
-	for i, inOrder := range []bool{true, w.rng.IntN(2) == 0} {
+	late := 0
+	ends := []bool{true, w.rng.IntN(2) == 0}
+	for i := 0; i < len(ends); i++ {
+		inOrder := ends[i]
 		l := f.leader()
 		if l == nil {
 			return false, broken
 		}
 		at := w.rng.IntN(len(f.hosts))
-		if i == 0 || w.rng.IntN(2) == 0 {
+		if i == 0 || late > 0 || w.rng.IntN(2) == 0 {
 			at = slices.Index(f.hosts, l)
 		}
 		h := f.hosts[at]
@@ -36,7 +42,11 @@ func (f *fleet) goes(ctx context.Context, w *worker) (done bool, broken []check.
 						return fmt.Errorf("%s led and has ended in order, and nobody leads in its place %v later", h.name, handedOn)
 					}
 					return nil
-				}); err != nil {
+				}); err == nil {
+					late = 0
+				} else if late++; late < 3 {
+					ends = append(ends, true)
+				} else {
 					broken = append(broken, check.Violation{Check: "stop", Text: err.Error()})
 				}
 			}
