@@ -198,7 +198,7 @@ func (s *State) askStands(c *Begin, k ref, x *Session, h *Held, r *Result) bool 
 	s.finishApproval(ak, approval.Cancelled)
 	x.refuseAsked(c.Call, why, s.now)
 	r.Code, r.Repeat, r.Rule = ApprovalDenied, true, over.Rule
-	r.Approval = &ApprovalCount{ID: ak.name, State: approval.Cancelled, Why: why}
+	s.recallApproval(c, uint64(why), r)
 	return false
 }
 

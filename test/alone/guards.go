@@ -634,9 +634,7 @@ stages:
 	if s.over {
 		return
 	}
-	s.single = !same // the answer that is given again tells more of the approval
 	res = s.begin(req)
-	s.single = false
 	if !same {
 		s.outcome(res, v1.Outcome_OUTCOME_APPROVAL_DENIED)
 	} else if s.outcome(res, admitted); !s.over {

@@ -245,8 +245,9 @@ func (s *space) askedFor(c *session.Begin, x *sess, h *held, r *session.Result) 
 	s.letGo(h, 's', x.id)
 	x.used = s.Now
 	r.Code, r.Repeat, r.Rule = session.ApprovalDenied, true, h.rule
-	r.Approval = &session.ApprovalCount{ID: id, State: approval.Cancelled, Why: session.RefusedOtherThing}
 	h.asked.finish(approval.Cancelled, s.Now)
+	r.Approval = s.shownApproval(h.asked)
+	r.Approval.Why = session.RefusedOtherThing
 	x.giveBack(h, session.ApprovalDenied, uint64(session.RefusedOtherThing))
 	return false
 }

@@ -1224,7 +1224,7 @@ func (x *ListBudgetsResponse) GetAppliedIndex() uint64 {
 type AdjustBudgetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Budget        string                 `protobuf:"bytes,1,opt,name=budget,proto3" json:"budget,omitempty"`
-	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"` // below 0 to give back; what is used stays 0 at least
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"` // below 0 to give back, at most what is used
 	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Client        string                 `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
