@@ -123,7 +123,7 @@ var scripts = []struct {
 	{"windows", windows}, {"fleet", fleet}, {"periods", periods}, {"deep", deep}, {"line", line}, {"tried", tried}, {"opened", opened}, {"passing", passing}, {"bounds", bounds},
 	{"asked", asked}, {"lapsed", lapsed}, {"narrowest", narrowest}, {"halted", halted}, {"everybody", everybody}, {"judged", judged}, {"versions", versions}, {"scanned", scanned}, {"heard", heard}, {"traced", traced},
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
-	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll},
+	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
