@@ -139,6 +139,8 @@ func scoped(s *script) {
 	}
 	// forbidden asks for what it may not do.
 	forbidden := func(what string, ask func(context.Context, *node) (any, error)) {
+		s.single = true
+		defer func() { s.single = false }()
 		got, reason, ok := told(s, what, func(ctx context.Context, n *node) (any, error) { return ask(bound.as(ctx), n) })
 		s.wrong(ok && reason != "PERMISSION_DENIED", "it is beyond its scope, and answered by %v (%s)", got, reason)
 	}
