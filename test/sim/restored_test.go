@@ -162,6 +162,18 @@ func (r *reader) signal(agent, signal string) {
 	want(r, r.sessions.Signal, &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: agent}, Signal: signal, Reason: "why", RequestId: newID()})
 }
 
+// save takes a snapshot by the API.
+func (r *reader) save() []byte {
+	r.t.Helper()
+	stream := want(r, r.cluster.Snapshot, &v1.SnapshotRequest{})
+	var snapshot bytes.Buffer
+	for stream.Receive() {
+		snapshot.Write(stream.Msg().Chunk)
+	}
+	require.NoError(r.t, stream.Err())
+	return snapshot.Bytes()
+}
+
 // restore puts a snapshot in place by the API.
 func (r *reader) restore(snapshot []byte) {
 	r.t.Helper()
@@ -300,6 +312,19 @@ func numberless(s *seen) *seen {
 	return &n
 }
 
+// founded is a cluster of its own with one who asks each node of it.
+func founded(t *testing.T, n int) (*fleet, []*reader) {
+	f, err := newFleet(n, rand.New(rand.NewPCG(rand.Uint64(), 1)), slog.New(slog.DiscardHandler), func(c *cluster.Config) { c.SnapshotBytes, c.TrailingLogs = 4<<10, 1 })
+	require.NoError(t, err)
+	require.NoError(t, f.found())
+	own := f.httpClient("c1")
+	var all []*reader
+	for _, h := range f.hosts {
+		all = append(all, newReader(t, own, h))
+	}
+	return f, all
+}
+
 // TestRestoresInVirtualTime makes one of each, changes all of them, restores the state of
 // before, and looks at every field at every node. Then it does so after all nodes had to
 // begin again from their disks, at one whose disk was lost, and in another cluster.
@@ -308,30 +333,14 @@ func TestRestoresInVirtualTime(t *testing.T) {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		found := func(n int) (*fleet, []*reader) {
-			f, err := newFleet(n, rand.New(rand.NewPCG(rand.Uint64(), 1)), slog.New(slog.DiscardHandler), func(c *cluster.Config) { c.SnapshotBytes, c.TrailingLogs = 4<<10, 1 })
-			require.NoError(t, err)
-			require.NoError(t, f.found())
-			own := f.httpClient("c1")
-			var all []*reader
-			for _, h := range f.hosts {
-				all = append(all, newReader(t, own, h))
-			}
-			return f, all
-		}
-		f, nodes := found(3)
+		f, nodes := founded(t, 3)
 		defer func() { require.NoError(t, f.end()) }()
 		one := nodes[rand.IntN(len(nodes))]
 		slot, asked, decided := one.fill()
 		counted := &v1.IncrementRequest{Key: "count", RequestId: newID()}
 		want(one, one.counters.Increment, counted)
 		saved := one.see()
-		stream := want(one, one.cluster.Snapshot, &v1.SnapshotRequest{})
-		var snapshot bytes.Buffer
-		for stream.Receive() {
-			snapshot.Write(stream.Msg().Chunk)
-		}
-		require.NoError(t, stream.Err())
+		snapshot := one.save()
 		time.Sleep(2 * time.Minute) // what was brief is over: a restore does not bring time back
 		one.change(slot, asked, saved.standings)
 		uncounted := &v1.IncrementRequest{Key: "count", RequestId: newID()}
@@ -340,7 +349,7 @@ func TestRestoresInVirtualTime(t *testing.T) {
 		for i, m := range last.all() {
 			require.False(t, proto.Equal(m, saved.all()[i]), "it was not changed: %v", m)
 		}
-		nodes[rand.IntN(len(nodes))].restore(snapshot.Bytes())
+		nodes[rand.IntN(len(nodes))].restore(snapshot)
 		expected := restored(saved, last)
 		expected.values, expected.brief = proto.CloneOf(saved.values), last.brief
 		delete(expected.values.Values, "brief")
@@ -396,9 +405,9 @@ func TestRestoresInVirtualTime(t *testing.T) {
 		}
 		require.Greater(t, nodes[lost].slot(newID()), fence)
 
-		g, others := found(1)
+		g, others := founded(t, 1)
 		defer func() { require.NoError(t, g.end()) }()
-		others[0].restore(snapshot.Bytes())
+		others[0].restore(snapshot)
 		elsewhere := others[0].see()
 		alone := restored(saved, nil)
 		alone.values, alone.brief = elsewhere.values, elsewhere.brief // by the clock of that cluster
