@@ -94,6 +94,7 @@ func (r *reader) aged(when string, over bool) {
 func (r *reader) passes(when string, other *reader) {
 	r.t.Helper()
 	t, two := r.t, durationpb.New(2*time.Second)
+	r.since, other.since = "time has to go on behind "+when, "time has to go on behind "+when
 	begun := time.Now()
 	in := func(what string, least, most time.Duration) {
 		t.Helper()

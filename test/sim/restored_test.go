@@ -27,6 +27,7 @@ import (
 // A reader asks one node.
 type reader struct {
 	t         *testing.T
+	since     string // what was done to its cluster
 	ctx       context.Context
 	counters  govnodev1connect.CounterServiceClient
 	sessions  govnodev1connect.SessionServiceClient
@@ -53,7 +54,7 @@ func newReader(t *testing.T, own *http.Client, h *host) *reader {
 func want[Q, R any](r *reader, do func(context.Context, Q) (R, error), req Q) R {
 	r.t.Helper()
 	res, err := do(r.ctx, req)
-	require.NoError(r.t, err)
+	require.NoError(r.t, err, r.since)
 	return res
 }
 
