@@ -198,7 +198,7 @@ func (c *crowd) ends(sessions, calls []string, signal string) {
 }
 
 // crowdSizes are just below, at and above what a sweep takes in one go, once and twice.
-var crowdSizes = []int{127, 128, 129, 129, 150, 150, 256, 257}
+var crowdSizes = []int{127, 128, 129, 129, 129, 150, 256, 257}
 
 func (c *crowd) ids(n int) (ids []string) {
 	for i := range n {
@@ -297,7 +297,7 @@ func swept(s *script) {
 // crowded closes a session with many open calls: all their slots are free.
 func crowded(s *script) {
 	c := s.crowd()
-	n := []int{64, 65, 128, 129, 257, 1024}[s.rng.IntN(6)]
+	n := []int{64, 65, 128, 129, 129, 257, 1024}[s.rng.IntN(7)] // the last is as many as may be
 	c.put(s.own, "max_attempts: 2000\nmax_tool_calls: 2000\nmax_concurrent: 2000\n")
 	self := func(string) string { return s.own }
 	c.open([]string{s.own}, self, self)
@@ -356,7 +356,7 @@ func crowded(s *script) {
 // is lifted.
 func stopped(s *script) {
 	c := s.crowd()
-	n := []int{100, 101, 129, 257}[s.rng.IntN(4)]
+	n := []int{100, 101, 129}[s.rng.IntN(3)]
 	c.put(s.own, "max_tool_calls: 100\nmax_concurrent: 500\n")
 	self := func(string) string { return s.own }
 	ids := c.ids(n)
@@ -396,8 +396,8 @@ func stopped(s *script) {
 	if s.over || c.namespace == "" { // where others' stand as well
 		return
 	}
-	if n = 256; s.rng.IntN(2) == 0 {
-		n = 128
+	if n = 128; s.rng.IntN(3) == 0 {
+		n = 256 // as many as may
 	}
 	ids = c.ids(n)
 	agent := func(req *v1.SignalRequest, i int) { req.Target = &v1.SignalRequest_AgentId{AgentId: ids[i]} }
