@@ -1,6 +1,7 @@
 package alone
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -64,7 +65,8 @@ func (c *crowd) each(step string, n int, ask func(ctx context.Context, n *node, 
 					cancel()
 					if err == nil {
 						without[i] = false
-					} else if reasons[i] = refused(err); reasons[i] != "" {
+					} else if reasons[i] = refused(err); reasons[i] != "" || strings.Contains(err.Error(), "as many signals stand") {
+						reasons[i] = cmp.Or(reasons[i], err.Error())
 						without[i] = false
 					} else {
 						select {

@@ -17,12 +17,12 @@ import (
 )
 
 // TestAlone plays each script some times while nothing is wrong: none ends early. Then it
-// looks at what a restore, a restart and a new disk leave.
+// looks at what a restore, a restart and a new disk leave, and at many who wait.
 func TestAlone(t *testing.T) {
 	if out, err := testProcess(t.Context(), "^TestAloneInVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, err := testProcess(t.Context(), "^TestRestores.*InVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
+	if out, err := testProcess(t.Context(), "^(TestRestores.*|TestCrowds)InVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
