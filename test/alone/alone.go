@@ -34,7 +34,8 @@ const Prefix = "alone"
 type Client struct {
 	name    string
 	shipped *client.Client
-	another func(name string) (*client.Client, error)
+	another func(client.Config) (*client.Client, error) // of the same nodes, which are reached in the same way
+	web     *http.Client
 	nodes   []*node
 	people  map[string][]govnodev1connect.ApprovalServiceClient // at each node
 	known   bool                                                // people are known by what they show, and do not say who they are
@@ -66,10 +67,14 @@ type node struct {
 // who vote, with how each of them reaches the nodes: nil for one who says his name. What an
 // answer says and must not is told to broke.
 func New(name string, urls []string, own *http.Client, shipped *client.Client, people map[string]*http.Client, rng *rand.Rand, broke func(text string)) *Client {
-	another := func(name string) (*client.Client, error) {
-		return client.New(client.Config{Addresses: urls, Name: name, HTTPClient: own, Logger: slog.New(slog.DiscardHandler)})
+	another := func(cfg client.Config) (*client.Client, error) {
+		cfg.Addresses, cfg.Logger = urls, slog.New(slog.DiscardHandler)
+		if cfg.HTTPClient == nil {
+			cfg.HTTPClient = own
+		}
+		return client.New(cfg)
 	}
-	c := &Client{name: name, shipped: shipped, another: another, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
+	c := &Client{name: name, shipped: shipped, another: another, web: own, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
 	for _, u := range urls {
 		c.nodes = append(c.nodes, &node{
 			counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
@@ -125,6 +130,7 @@ var scripts = []struct {
 	{"swept", swept}, {"crowded", crowded}, {"stopped", stopped},
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
+	{"busy", busy}, {"crowd", crowd}, {"taken", taken},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

@@ -504,7 +504,7 @@ func closes(s *script) {
 	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
 		return
 	}
-	c, err := s.another(s.own)
+	c, err := s.another(client.Config{Name: s.own})
 	if s.wrong(err != nil, "there is no client: %v", err); s.over {
 		return
 	}
