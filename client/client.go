@@ -258,6 +258,11 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		case <-c.shut:
 			return c.shutErr
 		case <-ctx.Done():
+		}
+		select {
+		case <-c.shut: // whatever ctx says
+			return c.shutErr
+		default:
 			return fmt.Errorf("client: closing: %w", context.Cause(ctx))
 		}
 	}

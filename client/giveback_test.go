@@ -183,6 +183,11 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, call.End(t.Context(), client.Succeeded), client.ErrClosed, "it was ended as cancelled")
 		require.NoError(t, call.End(t.Context(), client.Cancelled))
 		require.NoError(t, c.Close())
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			require.NoError(t, c.Shutdown(gone), "it is over, whatever the context says")
+		}
 		_, err = c.Acquire(t.Context(), "gpu")
 		require.ErrorIs(t, err, client.ErrClosed)
 		_, err = c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})

@@ -131,6 +131,7 @@ var scripts = []struct {
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"crowd", crowd}, {"taken", taken},
+	{"busy", busy}, {"crowd", crowd}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

@@ -142,7 +142,7 @@ func busy(s *script) {
 			if state == client.Lost {
 				return // nobody has answered
 			}
-			s.wrong(well && left < h.ttl/4, "what is held for %v is good for %v more: it was not renewed at a third", h.ttl, left)
+			s.wrong(well && left < 2*h.ttl/5, "what is held for %v is good for %v more: it was not renewed at a third", h.ttl, left)
 			s.wrong(left > h.ttl, "what is held for %v is believed in for %v", h.ttl, left)
 			s.wrong(well && h.State() == client.Held && h.Context().Err() != nil, "it is held, and its context has ended")
 		}
@@ -202,10 +202,12 @@ func crowd(s *script) {
 			if s.over || slot == nil {
 				return
 			}
-			s.wrong(slot.State() == client.Lost && p.well(ttl), "the slot %d of %d that are held is lost", i, many)
-			if slot.State() == client.Lost {
-				return
+			state, left, well := slot.State(), time.Until(slot.Deadline()), p.well(ttl)
+			s.wrong(state == client.Lost && well, "the slot %d of %d that are held is lost", i, many)
+			if state == client.Lost {
+				return // nobody has answered
 			}
+			s.wrong(well && left < 2*ttl/5, "the slot %d of %d that are held for %v is good for %v more: it was not renewed at a third", i, many, ttl, left)
 		}
 	}
 	s.last = "close"
