@@ -132,6 +132,7 @@ var scripts = []struct {
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"crowd", crowd}, {"taken", taken},
 	{"busy", busy}, {"crowd", crowd}, {"taken", taken}, {"finished", finished}, {"parted", parted},
+	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
