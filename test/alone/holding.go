@@ -15,7 +15,7 @@ import (
 // holder is told of the loss of what is lost, once, and of nothing else.
 
 const (
-	beat   = 40 * time.Millisecond
+	beat   = 70 * time.Millisecond
 	prompt = 150 * time.Millisecond // how soon who is well answers, and who is not paused goes on
 )
 
@@ -122,7 +122,7 @@ func busy(s *script) {
 	others := []time.Duration{ttl, ttl, more, time.Second, time.Minute}
 	other, same := others[s.rng.IntN(len(others))], s.rng.IntN(3) > 0
 	p := &pulse{}
-	for until := time.Now().Add(4 * more); time.Now().Before(until); {
+	for until := time.Now().Add(3 * more); time.Now().Before(until); {
 		if p.ask(s, func() error {
 			x, err := c.Acquire(s.ctx, s.own, client.TTL(other), client.Wait(client.NoWait))
 			if err != nil {
@@ -166,9 +166,13 @@ func busy(s *script) {
 
 // crowd holds more than go into one request of renewal, or of giving back.
 func crowd(s *script) {
-	const many, ttl = 270, 3 * time.Second
+	const ttl = 3 * time.Second
+	many := 40
+	if s.rng.IntN(3) == 0 { // which takes a while
+		many = 270
+	}
 	told := &losses{}
-	c, ok := s.also(many+1, client.Config{Name: s.own, OnLost: told.onLost})
+	c, ok := s.also(int32(many)+1, client.Config{Name: s.own, OnLost: told.onLost})
 	if !ok {
 		return
 	}
