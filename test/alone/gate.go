@@ -131,11 +131,15 @@ func (g *gate) do(r *http.Request, f fate, after time.Duration) (*http.Response,
 		return answerOf(r, http.StatusBadRequest, "invalid_argument", "INVALID_FIELD", 0), nil
 	}
 	res, err := g.to.Do(r)
-	if f == unheard && err == nil {
-		_, _ = io.Copy(io.Discard, res.Body)
-		_ = res.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if f == unheard {
 		return nil, errors.New("the answer is lost")
 	}
+	res.Body = io.NopCloser(bytes.NewReader(body))
 	return res, err
 }
 
@@ -200,7 +204,7 @@ func risky(s *script) {
 			if state == want {
 				return true
 			}
-			s.wrong(slices.Contains(but, state), "it is %v and was not %v before, while %d renewals came", state, want, len(g.came("RenewSlots")))
+			s.wrong(slices.Contains(but, state), "it is %v and was not %v before", state, want)
 			s.wrong(beats > int(within/(10*time.Millisecond)), "it is %v and not %v for %v, and good for %v more", state, want, within, time.Until(slot.Deadline()))
 			if !s.idle(10*time.Millisecond) || time.Since(begun) > 200*time.Millisecond {
 				return false
@@ -231,7 +235,16 @@ func risky(s *script) {
 	if slot.State() == client.Lost { // nobody has answered
 		return
 	}
-	if !becomes(client.Held, time.Second, client.Lost) {
+	for beats := 0; slot.State() == client.AtRisk; beats++ {
+		for _, x := range g.came("RenewSlots") {
+			s.over = s.over || x.status != http.StatusOK // and is at risk for that
+		}
+		s.wrong(beats > 100, "a renewal was answered, and it is at risk for a second more, and good for %v", time.Until(slot.Deadline()))
+		if !s.idle(10 * time.Millisecond) {
+			return
+		}
+	}
+	if slot.State() != client.Held {
 		return
 	}
 	s.wrong(!slot.Deadline().After(was), "it was renewed, and is good until the same time")
