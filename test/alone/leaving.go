@@ -169,6 +169,7 @@ func parted(s *script) {
 	if s.rng.IntN(2) == 0 {
 		err = errors.Join(err, c.Shutdown(shut))
 	}
+	s.wrong(errors.As(err, new(*client.Refused)), "all was held, and Close says %v", err)
 	if err != nil {
 		return
 	}
