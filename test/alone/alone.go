@@ -130,8 +130,7 @@ var scripts = []struct {
 	{"swept", swept}, {"crowded", crowded}, {"stopped", stopped},
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
-	{"busy", busy}, {"crowd", crowd}, {"taken", taken},
-	{"busy", busy}, {"crowd", crowd}, {"taken", taken}, {"finished", finished}, {"parted", parted},
+	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
 }
 

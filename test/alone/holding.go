@@ -164,8 +164,8 @@ func busy(s *script) {
 	s.wrong(told.number() > 0, "of what was given back losses are told: %v", told.told)
 }
 
-// crowd holds more than go into one request of renewal, or of giving back.
-func crowd(s *script) {
+// throng holds more than go into one request of renewal, or of giving back.
+func throng(s *script) {
 	const ttl = 3 * time.Second
 	many := 40
 	if s.rng.IntN(3) == 0 { // which takes a while

@@ -201,7 +201,7 @@ func parted(s *script) {
 		s.wrong(err != nil, "it was closed, and closed again it says %v", err)
 	}
 	s.wrong(c.Name() != s.own, "its name is %s", c.Name())
-	for what, ask := range everything(s.ctx, c, s.own) {
+	for what, ask := range methods(s.ctx, c, s.own) {
 		err := ask()
 		s.wrong(!errors.Is(err, client.ErrClosed), "after Close %s gives %v", what, err)
 	}
@@ -216,8 +216,8 @@ func parted(s *script) {
 	s.wrong(ok && pool.Pool.InUse != 0, "the pool is %v", pool.GetPool())
 }
 
-// everything is all that can be asked of a client.
-func everything(ctx context.Context, c *client.Client, own string) map[string]func() error {
+// methods are all that can be asked of a client.
+func methods(ctx context.Context, c *client.Client, own string) map[string]func() error {
 	x := c.Session(own)
 	return map[string]func() error{
 		"PutPolicy":       func() error { _, err := c.PutPolicy(ctx, own, "name: "+own+"\n"); return err },

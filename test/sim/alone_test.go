@@ -48,8 +48,12 @@ func TestAloneInVirtualTime(t *testing.T) {
 		defer func() { require.NoError(t, shipped.Close()) }()
 		c := alone.New("c1", urls, to, shipped, map[string]*http.Client{"amy": nil, "bob": nil}, rng, func(text string) { t.Error(text) })
 		c.Guards = f.guards
+		plays := 2
+		if os.Getenv("GOVNODE_L1") == "long" {
+			plays = 5
+		}
 		for _, name := range alone.Scripts() {
-			for range 4 {
+			for range plays {
 				begun := time.Now()
 				steps, whole := c.Only(t.Context(), name)
 				require.Positive(t, steps, name)
