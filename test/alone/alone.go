@@ -13,7 +13,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/client"
@@ -243,12 +242,8 @@ func refused(err error) string {
 		connect.CodeUnauthenticated:
 		return ""
 	}
-	for _, d := range ce.Details() {
-		if m, err := d.Value(); err == nil {
-			if i, ok := m.(*errdetails.ErrorInfo); ok && !slices.Contains([]string{"NOT_APPLIED", "OUTCOME_UNKNOWN", "STALE_ID"}, i.Reason) {
-				return i.Reason
-			}
-		}
+	if reason := why(err); !slices.Contains([]string{"NOT_APPLIED", "OUTCOME_UNKNOWN", "STALE_ID"}, reason) {
+		return reason
 	}
 	return ""
 }

@@ -11,7 +11,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/govnode/client"
@@ -413,18 +412,10 @@ func reasonOf(err error) string {
 	if e := (sentAway{}); errors.As(err, &e) {
 		return e.Reason
 	}
-	ce := (*connect.Error)(nil)
-	if !errors.As(err, &ce) || !connect.IsWireError(err) {
+	if !connect.IsWireError(err) {
 		return ""
 	}
-	for _, d := range ce.Details() {
-		if m, err := d.Value(); err == nil {
-			if i, ok := m.(*errdetails.ErrorInfo); ok {
-				return i.Reason
-			}
-		}
-	}
-	return ""
+	return why(err)
 }
 
 // sentAway is what the answer of a frame says, as of a request by itself.
