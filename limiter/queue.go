@@ -118,6 +118,20 @@ func (p *Pool) Hear(now time.Duration, holder string) bool {
 	return i >= 0
 }
 
+// Heard returns when the waiter was last heard of, be it before a slot was handed to it that
+// it has not claimed; 0 if it waits no more.
+func (p *Pool) Heard(now time.Duration, holder string) time.Duration {
+	if i := p.ticket(holder); i >= 0 && p.Queue[i].Lapses() > now {
+		return p.Queue[i].Seen
+	}
+	for i := range p.Leases {
+		if l := &p.Leases[i]; l.Claim && l.Holder == holder && l.Expires > now {
+			return l.Place.Seen
+		}
+	}
+	return 0
+}
+
 // Cancel gives up whatever the holder has: its place in the queue, or a slot
 // that it has not claimed.
 func (p *Pool) Cancel(now time.Duration, holder string) bool {

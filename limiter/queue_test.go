@@ -257,6 +257,25 @@ func TestAClaimThatIsGivenUpIsPassedOn(t *testing.T) {
 	require.Equal(t, "c?#3(5s) |", picture(p, sec))
 }
 
+// When a waiter was last heard of is known until his place lapses, or he has claimed his slot,
+// or that lapses.
+func TestWhenAWaiterWasHeardOf(t *testing.T) {
+	p := &Pool{Slots: 1}
+	_, token, _ := p.Acquire(0, ask("a", 0))
+	p.Acquire(sec, ask("b", 60*sec))
+	require.Zero(t, p.Heard(sec, "a"), "he does not wait")
+	require.Equal(t, sec, p.Heard(2*sec, "b"))
+	require.True(t, p.Hear(3*sec, "b"))
+	require.Equal(t, 3*sec, p.Heard(13*sec-1, "b"))
+	require.Zero(t, p.Heard(13*sec, "b"), "his place has lapsed, also where nobody has looked")
+	p.Release(4*sec, token)
+	require.Equal(t, 3*sec, p.Heard(9*sec-1, "b"), "before it was handed to him")
+	require.Zero(t, p.Heard(9*sec, "b"), "it has lapsed")
+	how, _, _ := p.Claim(5*sec, "b")
+	require.Equal(t, Granted, how)
+	require.Zero(t, p.Heard(5*sec, "b"))
+}
+
 // A lease is found by its token, as long as it is there.
 func TestALeaseIsFoundByItsToken(t *testing.T) {
 	p := &Pool{Slots: 2}

@@ -113,6 +113,45 @@ func TestWhatWasDoneLast(t *testing.T) {
 	}
 }
 
+// Who gives up the place of somebody else says when that one was heard of last: he is wrong
+// where that was later, and the place is kept.
+func TestAPlaceThatIsWanted(t *testing.T) {
+	slot := func(client string, wait time.Duration) *session.Acquire {
+		return &session.Acquire{NS: ns, Client: client, Slot: "l", Pool: "a", Weight: 1, TTL: 5 * time.Minute, Wait: wait}
+	}
+	call := waiter("c", "a")
+	call.Wait = time.Minute
+	pools := []string{"policy/p2", "a"}
+	for name, tt := range map[string]struct {
+		wait, renew session.Command
+		leave       *session.Cancel
+	}{
+		"a slot": {
+			slot("w", time.Minute), &session.Renew{NS: ns, Client: "w", ID: "l", Pools: []string{"a"}, TTL: time.Minute},
+			&session.Cancel{NS: ns, Client: "w", Call: "l", Pools: []string{"a"}},
+		},
+		"a call": {
+			call, &session.Renew{NS: ns, Session: call.Session, ID: "c", Pools: pools, TTL: time.Minute},
+			&session.Cancel{NS: ns, Session: call.Session, Call: "c", Pools: pools},
+		},
+	} {
+		_, do := waiting(t)
+		require.Equal(t, session.Admitted, do(0, slot("x", 0)).Code)
+		require.Equal(t, session.Queued, do(time.Second, tt.wait).Code, name)
+		require.Equal(t, session.Renewed, do(4*time.Second, tt.renew).Code, name)
+		c := tt.leave
+		for _, heard := range []time.Duration{time.Second, 4*time.Second - 1} {
+			c.Heard = heard
+			require.Equal(t, session.Queued, do(5*time.Second, c).Code, name)
+		}
+		require.Equal(t, session.Renewed, do(6*time.Second, tt.renew).Code, name)
+		c.Heard = 4 * time.Second
+		require.Equal(t, session.Queued, do(6*time.Second, c).Code, name)
+		c.Heard = 6 * time.Second
+		require.Equal(t, session.WaitCancelled, do(7*time.Second, c).Code, name)
+	}
+}
+
 // A sum that does not fit is refused, at either end; the last that fits is not.
 func TestTheEndsOfNumbers(t *testing.T) {
 	for _, tt := range []struct {

@@ -324,6 +324,7 @@ func (c *Cancel) fields(f *codec) {
 	f.Texts(5, &c.Pools)
 	f.Bool(6, &c.Asked)
 	f.Duration(7, &c.Opened)
+	f.Duration(8, &c.Heard)
 }
 
 func (c *Close) fields(f *codec) {

@@ -181,6 +181,9 @@ type (
 		Pools             []string
 		Asked             bool          // premise: the call waits for an approval
 		Opened            time.Duration // premise: see judged; of a call alone
+		// Heard is a premise, of whoever gives up a place because nobody seems to want it: since
+		// that log time nothing was heard of it. Zero: the one who waits gives it up.
+		Heard time.Duration
 	}
 
 	// Close ends a session and frees its slots. Pools, Digest and Asked, the calls

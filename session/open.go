@@ -367,13 +367,31 @@ func (s *State) cancel(c *Cancel, r *Result) {
 		r.Code, r.Pools, r.Approval = StalePremise, h.PoolNames(), &ApprovalCount{ID: ApprovalID(c.NS, c.Session, c.Call)}
 		return
 	}
-	if !h.within(c.Pools, r) {
+	if !h.within(c.Pools, r) || s.wanted(c, h, r) {
 		return
 	}
 	x = s.ownSession(k, x)
 	x.Used = s.now
 	r.Code = s.giveUp(c.NS, x, x.Find(c.Call), WaitCancelled, 0)
 	r.Counters = x.Counters()
+}
+
+// wanted reports whether who gives up the place of another was wrong about that one: it was
+// heard of since, as by the node at which he waits now. The answer then says that he does.
+func (s *State) wanted(c *Cancel, h *Held, r *Result) bool {
+	if c.Heard == 0 {
+		return false
+	}
+	for _, hold := range h.Pools {
+		if hold.Token > 0 {
+			continue
+		}
+		if p := s.pool(ref{KindPool, c.NS, hold.Pool.Value()}); p != nil && p.Heard(s.now, h.Holder) > c.Heard {
+			r.Code = Queued
+			return true
+		}
+	}
+	return false
 }
 
 // judged is a command that a node has judged by a session as it saw it: whose agent it

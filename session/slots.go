@@ -370,7 +370,7 @@ func (s *State) cancelSlot(c *Cancel, r *Result) {
 		r.Code = NotWaiting
 		return
 	}
-	if !h.within(c.Pools, r) {
+	if !h.within(c.Pools, r) || s.wanted(c, h, r) {
 		return
 	}
 	x = s.ownClient(k, x)

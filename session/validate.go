@@ -371,6 +371,7 @@ func (v *validator) cancel(c *Cancel) {
 		v.fail("Asked", "is of calls; a wait for a slot has no approval")
 	}
 	v.opened(c.Opened, c.Session)
+	between(v, "Heard", c.Heard, 0, MaxDuration)
 }
 
 func (v *validator) close(c *Close) {

@@ -98,7 +98,7 @@ func (a *authority) settings(port int) [][]string {
 // user is off.
 func (a *authority) start(cluster bool, more ...string) *server {
 	a.t.Helper()
-	s := &server{t: a.t, dir: a.t.TempDir()}
+	s := &server{t: a.t, dir: redisFolder(a.t)}
 	node := []string{"user", "govnode"}
 	for _, line := range documentedUser(a.t, cluster) {
 		for _, word := range line[3:] {
@@ -155,7 +155,7 @@ func documentedWatcher(t *testing.T) []string {
 // "main", and returns a client of it that may do everything.
 func (a *authority) sentinel(primary *server) *redis.Client {
 	a.t.Helper()
-	port, dir := freePort(a.t), a.t.TempDir()
+	port, dir := freePort(a.t), redisFolder(a.t)
 	var text strings.Builder
 	for _, setting := range append(a.settings(port), [][]string{
 		{"bind", "127.0.0.1"}, {"dir", dir}, documentedWatcher(a.t),

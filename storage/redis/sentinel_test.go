@@ -24,7 +24,7 @@ import (
 func startSentinels(t *testing.T, primary *server) (addresses []string) {
 	t.Helper()
 	for range 3 {
-		port, dir := freePort(t), t.TempDir()
+		port, dir := freePort(t), redisFolder(t)
 		file := filepath.Join(dir, "sentinel.conf")
 		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `port %d
 bind 127.0.0.1

@@ -59,9 +59,21 @@ func needRedis(t testing.TB) string {
 // startRedis starts a Redis that keeps what it acknowledged, on a free port.
 func startRedis(t testing.TB, args ...string) *server {
 	t.Helper()
-	s := &server{t: t, dir: t.TempDir(), args: append([]string{"--appendfsync", "always"}, args...)}
+	s := &server{t: t, dir: redisFolder(t), args: append([]string{"--appendfsync", "always"}, args...)}
 	s.startAnywhere(func() { s.client = redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1}) })
 	return s
+}
+
+// redisFolder makes a folder for a redis-server. One that is killed may leave a child behind
+// which writes a snapshot there for a moment longer, so that it is removed until it is gone.
+func redisFolder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "govnode-redis-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, 30*time.Second, 20*time.Millisecond, "%s cannot be removed", dir)
+	})
+	return dir
 }
 
 // startAnywhere starts the process on a free port. Prepare makes what knows the

@@ -113,7 +113,7 @@ var scripts = []struct {
 	{"slots", slots}, {"take", take}, {"spend", spend},
 	{"calls", calls}, {"limits", limits}, {"signals", signals}, {"tree", tree},
 	{"votes", votes}, {"ask", ask},
-	{"queue", queue}, {"leave", leave}, {"kinds", kinds}, {"counter", counter}, {"tokens", tokens},
+	{"queue", queue}, {"back", back}, {"leave", leave}, {"kinds", kinds}, {"counter", counter}, {"tokens", tokens},
 	{"pages", pages}, {"lapsing", lapsing}, {"facts", facts}, {"stages", stages}, {"follow", follow},
 	{"secret", secret}, {"reviews", reviews}, {"explained", explained}, {"deadline", deadline}, {"waits", waits},
 	{"charged", charged}, {"holds", holds}, {"refusal", refusal}, {"shown", shown},

@@ -109,6 +109,120 @@ func queue(s *script) {
 	}
 }
 
+// back cuts off one who waits, and lets him ask again for the same id, at any of the nodes:
+// he keeps his place for as long as he asks, and has the slot when there is one.
+func back(s *script) {
+	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+		return
+	}
+	pool := &v1.PutPoolRequest{Pool: s.own, Slots: 1, RequestId: s.id(), Client: s.own}
+	if _, ok := done(s, "put a pool", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) { return n.slots.PutPool(ctx, pool) }); !ok {
+		return
+	}
+	first := &v1.AcquireSlotRequest{Pool: s.own, SlotId: s.id(), Client: s.own, Ttl: long}
+	held, ok := done(s, "acquire", func(ctx context.Context, n *node) (*v1.AcquireSlotResponse, error) {
+		return n.slots.AcquireSlot(ctx, first)
+	})
+	if !ok {
+		return
+	}
+	type answer struct {
+		outcome v1.Outcome
+		err     error
+	}
+	type waiter struct {
+		id       string
+		ask      func(ctx context.Context, n *node) (v1.Outcome, error)
+		answered chan answer
+		cut      func()
+	}
+	sends := func(w *waiter) {
+		var ctx context.Context
+		ctx, w.cut = context.WithCancel(s.ctx)
+		at := s.nodes[s.rng.IntN(len(s.nodes))]
+		w.answered = make(chan answer, 1)
+		go func() {
+			outcome, err := w.ask(ctx, at)
+			w.answered <- answer{outcome, err}
+		}()
+	}
+	var line [2]*waiter
+	defer func() {
+		for _, w := range line {
+			if w != nil {
+				w.cut()
+				<-w.answered
+			}
+		}
+	}()
+	stands := func(want int) bool {
+		res, ok := done(s, "list slots", func(ctx context.Context, n *node) (*v1.ListSlotsResponse, error) {
+			return n.slots.ListSlots(ctx, &v1.ListSlotsRequest{Pool: s.own})
+		})
+		if !ok || len(res.Waiters) != want {
+			return false
+		}
+		for i, w := range res.Waiters {
+			s.wrong(w.SlotId != line[i].id, "in place %d waits %s, want %s", i+1, w.SlotId, line[i].id)
+		}
+		return !s.over
+	}
+	for i := range line {
+		w := &waiter{id: s.id()}
+		if s.rng.IntN(2) == 0 {
+			req := &v1.AcquireSlotRequest{Pool: s.own, SlotId: w.id, Client: s.own, Ttl: long, Wait: durationpb.New(5 * time.Minute)}
+			w.ask = func(ctx context.Context, n *node) (v1.Outcome, error) {
+				res, err := n.slots.AcquireSlot(ctx, req)
+				return res.GetOutcome(), err
+			}
+		} else {
+			req := s.call("one")
+			req.CallId, req.Pools, req.Ttl, req.Wait = w.id, []*v1.Want{{Pool: s.own}}, long, durationpb.New(5*time.Minute)
+			w.ask = func(ctx context.Context, n *node) (v1.Outcome, error) {
+				res, err := n.calls.BeginCall(ctx, req)
+				return res.GetOutcome(), err
+			}
+		}
+		sends(w)
+		line[i] = w
+		for !stands(i + 1) {
+			if s.over || s.ctx.Err() != nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	a := line[0]
+	a.cut()
+	<-a.answered
+	time.Sleep(time.Duration(s.rng.Int64N(int64(2 * time.Second))))
+	sends(a)
+	for begun := time.Now(); time.Since(begun) < 7*time.Second && len(a.answered) == 0; time.Sleep(time.Second) {
+		if !stands(2) {
+			s.over = s.over || len(a.answered) == 0 // he may have lost it where nobody could renew it
+			break
+		}
+	}
+	early := len(a.answered) > 0
+	if !early && !s.over {
+		req := &v1.ReleaseSlotRequest{Pool: s.own, SlotId: first.SlotId, Client: s.own, Token: held.Token}
+		if _, ok := done(s, "release", func(ctx context.Context, n *node) (*v1.ReleaseSlotResponse, error) {
+			return n.slots.ReleaseSlot(ctx, req)
+		}); !ok {
+			return
+		}
+	}
+	if s.over {
+		return
+	}
+	got := <-a.answered
+	a.answered <- got
+	s.wrong(got.err != nil && refused(got.err) != "", "who came back was refused: %v", got.err)
+	s.wrong(got.outcome == v1.Outcome_OUTCOME_CANCELLED, "he waits and nobody has given that up, and it is cancelled")
+	s.wrong(got.outcome == v1.Outcome_OUTCOME_ADMITTED && early, "he has a slot that another holds")
+	s.over = s.over || got.outcome != v1.Outcome_OUTCOME_ADMITTED // nobody could renew it for long, or his node is gone
+}
+
 // leave has a call wait in the queue of a pool, and gives it up.
 func leave(s *script) {
 	if !s.policy("max_tool_calls: 100\nmax_concurrent: 1\n") || !s.session(nil) {

@@ -316,6 +316,13 @@ func (g *Generator) cancel() session.Command {
 		c.Client, c.Session = "", h.maker
 		c.Asked = h.asked != nil && !g.once(10) || g.once(20)
 	}
+	if g.once(3) { // as a node that has lost sight of him, or has it from before
+		kind := byte('c')
+		if h.call {
+			kind = 's'
+		}
+		c.Heard = max(0, g.m.space(h.ns).heard(h.held, kind, h.maker)+time.Duration(g.r.IntN(3)-1))
+	}
 	return c
 }
 

@@ -219,6 +219,19 @@ func (p *pool) release(now time.Duration, token uint64) bool {
 	return true
 }
 
+// heard is when a waiter was last heard of; he may have a slot that he has not claimed.
+func (p *pool) heard(holder string) time.Duration {
+	for _, l := range p.leases {
+		if l.claim && l.holder == holder {
+			return l.seen
+		}
+	}
+	if i := p.waits(holder); i >= 0 {
+		return p.queue[i].seen
+	}
+	return 0
+}
+
 // cancel gives up a place in the queue, or a slot that was not claimed.
 func (p *pool) cancel(now time.Duration, holder string) {
 	n := len(p.queue) + len(p.leases)

@@ -144,6 +144,16 @@ func (s *space) letGo(h *held, kind byte, maker string) (freed int64) {
 	return freed
 }
 
+// heard is when somebody who waits was last heard of, in the pool in which he waits.
+func (s *space) heard(h *held, kind byte, maker string) (at time.Duration) {
+	for _, in := range h.pools {
+		if p := s.pools[in.pool]; p != nil && in.token == 0 {
+			at = max(at, p.heard(holder(kind, maker, h.id)))
+		}
+	}
+	return at
+}
+
 // holder is who holds a slot, in the words of the records.
 func holder(kind byte, maker, id string) string { return string(kind) + maker + " " + id }
 
@@ -281,6 +291,8 @@ func (s *space) cancel(c *session.Cancel, r *session.Result) {
 		r.Code, r.Pools, r.Approval = session.StalePremise, poolsOf(h), &session.ApprovalCount{ID: h.asked.id}
 	case !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+	case c.Heard > 0 && s.heard(h, 's', x.id) > c.Heard:
+		r.Code = session.Queued
 	default:
 		x.used = s.Now
 		s.letGo(h, 's', x.id)

@@ -223,6 +223,8 @@ func (s *space) cancelSlot(c *session.Cancel, r *session.Result) {
 		r.Code = session.NotWaiting
 	case h != nil && !names(c.Pools, h):
 		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+	case h != nil && c.Heard > 0 && s.heard(h, 'c', c.Client) > c.Heard:
+		r.Code = session.Queued
 	case h != nil:
 		x.used = s.Now
 		s.letGo(h, 'c', c.Client)

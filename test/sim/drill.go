@@ -25,7 +25,7 @@ const (
 )
 
 // drill reports whether all of it came about, and what it found. A leader hears late
-// of the next one; a call is denied while that cannot be written down; the
+// of the next one; a node that does not lead is behind; a call is denied while that cannot be written down; the
 // leadership goes to another node and comes back, with a holder of a slot that is
 // killed meanwhile; if outage is set there is no majority for a while; and the leader's time
 // of day jumps.
@@ -36,6 +36,7 @@ func (f *fleet) drill(w *worker, outage bool) (done bool, broken []check.Violati
 	if f.ready(healWithin) != nil {
 		return false, nil
 	}
+	f.behind(ctx, w)
 	f.unwritable(ctx, w)
 	if !f.orders(w) {
 		return false, nil
@@ -134,6 +135,30 @@ func (f *fleet) late(ctx context.Context, w *worker) {
 		}
 	}
 	handing.Wait()
+}
+
+// behind lets a node that does not lead be slow to write, so that it applies late and one after
+// another what is acknowledged without it, and reads from it what was acknowledged last.
+func (f *fleet) behind(ctx context.Context, w *worker) {
+	l := f.leader()
+	if l == nil {
+		return
+	}
+	leads := slices.Index(f.hosts, l)
+	at := (leads + 1 + w.rng.IntN(len(f.hosts)-1)) % len(f.hosts)
+	mend := f.hosts[at].disk.slow(100 * time.Millisecond)
+	var reads sync.WaitGroup
+	for i := range 16 {
+		o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[i%len(counters)], ID: newID(), Amount: 1, Call: w.recorder.now()}
+		o = w.sendTo(ctx, w.counters[leads], o, false)
+		w.recorder.done(o)
+		if o.Outcome == check.Applied {
+			reads.Go(func() { w.readAt(ctx, w.counters[at], o.Object) })
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	reads.Wait()
+	mend()
 }
 
 // unwritable lets the policy deny a call while no audit log can be written.

@@ -273,7 +273,11 @@ func (n *nemesis) pause(rng *rand.Rand) func() {
 }
 
 func (n *nemesis) slowDisk(rng *rand.Rand) func() {
-	return n.leaderOr(rng).disk.slow(time.Duration(5+rng.IntN(300)) * time.Millisecond)
+	h := n.leaderOr(rng)
+	if rng.IntN(2) == 0 {
+		h = n.anyHost(rng)
+	}
+	return h.disk.slow(time.Duration(5+rng.IntN(300)) * time.Millisecond)
 }
 
 // clockRate lets one of the clocks of a host run fast or slow.

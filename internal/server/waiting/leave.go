@@ -39,10 +39,14 @@ func (w *Waiters) abandon(x *Wait) {
 	w.work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), abandonGrace+waitWork)
 		defer cancel()
-		if !w.abandoned(ctx, x) {
+		heard, gone := w.abandoned(ctx, x)
+		if !gone {
 			return
 		}
-		for _, a := range w.apply(ctx, []session.Command{x.Cancel}) {
+		// This node may see a state of some time ago: who asks at another one is left alone.
+		c := *x.Cancel
+		c.Heard = heard
+		for _, a := range w.apply(ctx, []session.Command{&c}) {
 			if a.Err != nil {
 				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.Holder), slog.Any("error", a.Err))
 			}
@@ -66,26 +70,27 @@ func (w *Waiters) Withdraw(x *Wait) {
 	})
 }
 
-// abandoned watches a place and reports whether nobody wants it.
-func (w *Waiters) abandoned(ctx context.Context, x *Wait) bool {
-	first, _, there := w.place(ctx, x)
+// abandoned watches a place and reports whether nobody wants it, and when it was heard of
+// before that.
+func (w *Waiters) abandoned(ctx context.Context, x *Wait) (heard time.Duration, gone bool) {
+	heard, _, there := w.place(ctx, x)
 	poll := time.NewTicker(pollWaits)
 	defer poll.Stop()
 	for left := abandonGrace; there && left > 0; left -= pollWaits {
 		select {
 		case <-poll.C:
 		case <-w.stop:
-			return false
+			return 0, false
 		}
 		var seen, unclaimed time.Duration
-		if seen, unclaimed, there = w.place(ctx, x); !there || unclaimed == 0 && seen != first {
-			return false
+		if seen, unclaimed, there = w.place(ctx, x); !there || seen != heard {
+			return 0, false
 		}
 		if unclaimed >= unclaimedGrace {
-			return true
+			break
 		}
 	}
-	return there
+	return heard, there
 }
 
 // place looks for the place of a wait: when it was last heard of, and for how
@@ -104,7 +109,7 @@ func (w *Waiters) place(ctx context.Context, x *Wait) (seen, unclaimed time.Dura
 	}
 	for i := range p.Leases {
 		if l := &p.Leases[i]; l.Holder == x.Holder && l.Claim {
-			return 0, max(found.Now-l.Since, 1), true
+			return l.Place.Seen, max(found.Now-l.Since, 1), true
 		}
 	}
 	return 0, 0, false

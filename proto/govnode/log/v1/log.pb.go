@@ -3531,6 +3531,7 @@ type Cancel struct {
 	Pools         []string               `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
 	Asked         bool                   `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"`   // premise: the call waits for an approval
 	Opened        int64                  `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"` // premise, as of Begin
+	Heard         int64                  `protobuf:"varint,8,opt,name=heard,proto3" json:"heard,omitempty"`   // premise: of the place nothing was heard since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3610,6 +3611,13 @@ func (x *Cancel) GetAsked() bool {
 func (x *Cancel) GetOpened() int64 {
 	if x != nil {
 		return x.Opened
+	}
+	return 0
+}
+
+func (x *Cancel) GetHeard() int64 {
+	if x != nil {
+		return x.Heard
 	}
 	return 0
 }
@@ -10736,7 +10744,7 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	" \x03(\v2\x14.govnode.log.v1.BillR\x05spent\x12\x18\n" +
 	"\abudgets\x18\v \x03(\tR\abudgets\x12\x18\n" +
 	"\acontent\x18\f \x01(\x06R\acontent\x12\x16\n" +
-	"\x06opened\x18\r \x01(\x03R\x06opened\"\xa2\x01\n" +
+	"\x06opened\x18\r \x01(\x03R\x06opened\"\xb8\x01\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x12\n" +
@@ -10744,7 +10752,8 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x14\n" +
 	"\x05pools\x18\x05 \x03(\tR\x05pools\x12\x14\n" +
 	"\x05asked\x18\x06 \x01(\bR\x05asked\x12\x16\n" +
-	"\x06opened\x18\a \x01(\x03R\x06opened\"\xbd\x01\n" +
+	"\x06opened\x18\a \x01(\x03R\x06opened\x12\x14\n" +
+	"\x05heard\x18\b \x01(\x03R\x05heard\"\xbd\x01\n" +
 	"\x05Close\x12\x0e\n" +
 	"\x02ns\x18\x01 \x01(\tR\x02ns\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
