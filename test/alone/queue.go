@@ -199,6 +199,7 @@ func back(s *script) {
 	sends(a)
 	for begun := time.Now(); time.Since(begun) < 7*time.Second && len(a.answered) == 0; time.Sleep(time.Second) {
 		if !stands(2) {
+			time.Sleep(time.Second)                 // he is told of it
 			s.over = s.over || len(a.answered) == 0 // he may have lost it where nobody could renew it
 			break
 		}

@@ -148,14 +148,14 @@ func (f *fleet) behind(ctx context.Context, w *worker) {
 	at := (leads + 1 + w.rng.IntN(len(f.hosts)-1)) % len(f.hosts)
 	mend := f.hosts[at].disk.slow(100 * time.Millisecond)
 	var reads sync.WaitGroup
-	for i := range 16 {
+	for i := range 24 {
 		o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[i%len(counters)], ID: newID(), Amount: 1, Call: w.recorder.now()}
 		o = w.sendTo(ctx, w.counters[leads], o, false)
 		w.recorder.done(o)
 		if o.Outcome == check.Applied {
 			reads.Go(func() { w.readAt(ctx, w.counters[at], o.Object) })
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(time.Duration(w.rng.IntN(150)) * time.Millisecond) // else it applies all of them at once
 	}
 	reads.Wait()
 	mend()

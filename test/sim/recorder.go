@@ -21,6 +21,7 @@ type recorder struct {
 	note func(Line) // told of everything at once; may be nil
 
 	mu     sync.Mutex
+	last   time.Duration // that was told
 	ops    []check.Op
 	holds  []check.Hold
 	spans  []span            // that operations took, each attempt of those that are sent again here
@@ -36,7 +37,14 @@ func (r *recorder) begun(o check.Op) {
 	}
 }
 
-func (r *recorder) now() time.Duration { return time.Since(r.start) }
+// now never returns the same time twice: virtual time stands still while things happen one
+// after another, and what was told of before something else was asked for counts as before it.
+func (r *recorder) now() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = max(time.Since(r.start), r.last+1)
+	return r.last
+}
 
 func (r *recorder) done(o check.Op) {
 	if r.note != nil {
