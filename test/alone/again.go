@@ -49,6 +49,7 @@ func again[R any](s *script, first R, asked time.Time, ask func(context.Context,
 	if time.Since(asked) > soon {
 		return
 	}
+	s.steps++
 	if err != nil {
 		reason := refused(err)
 		s.wrong(reason != "", "asked again it is refused: %s; it was answered by {%v}", reason, m)

@@ -130,12 +130,13 @@ func tried(s *script) {
 		s.outcome(s.begin(req), admitted)
 		return req.CallId
 	}
-	// one begins a call when somebody has said that it is time: he who admits it may be a moment behind.
+	// one begins a call when somebody has said that it is time: he who admits it may be behind him,
+	// as a leader is that has just begun to lead.
 	one := func() string {
 		for told := time.Now(); ; s.pause(100 * time.Millisecond) {
 			req := s.call("one")
 			res := s.begin(req)
-			if s.over || res.Outcome == admitted || time.Since(told) > reset*3/4 {
+			if s.over || res.Outcome == admitted || time.Since(told) > 5*time.Second {
 				s.outcome(res, admitted)
 				return req.CallId
 			}
