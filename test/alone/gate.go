@@ -131,6 +131,9 @@ func (g *gate) do(r *http.Request, f fate, after time.Duration) (*http.Response,
 		return answerOf(r, http.StatusBadRequest, "invalid_argument", "INVALID_FIELD", 0), nil
 	}
 	res, err := g.to.Do(r)
+	if f == unheard && err != nil {
+		return nil, errors.New("it is lost, or its answer") // and not that nobody was there, which says more
+	}
 	if err != nil {
 		return nil, err
 	}

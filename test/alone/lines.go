@@ -185,7 +185,11 @@ func tried(s *script) {
 			}
 			s.pause(200 * time.Millisecond)
 		}
-		s.wrong(s.begin(req).GetOutcome() == admitted && time.Since(since) < reset/2, "what was refused is admitted")
+		late := s.begin(req).GetOutcome() == admitted
+		s.wrong(late && time.Since(since) < reset/2, "what was refused is admitted")
+		if late { // it came so late for the first time that it is the one that is tried
+			s.over = true
+		}
 		if id = one(); s.rng.IntN(2) == 0 { // one that is cancelled changes nothing
 			end(id, cancelled)
 			id = one()

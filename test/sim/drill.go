@@ -25,11 +25,12 @@ const (
 )
 
 // drill reports whether all of it came about, and what it found. A leader hears late
-// of the next one; a node that does not lead is behind; a call is denied while that cannot be written down; the
+// of the next one; a node that does not lead is behind; a call is denied while that cannot be
+// written down; an operator does all that he can, where that is ordered; the
 // leadership goes to another node and comes back, with a holder of a slot that is
 // killed meanwhile; if outage is set there is no majority for a while; and the leader's time
 // of day jumps.
-func (f *fleet) drill(w *worker, outage bool) (done bool, broken []check.Violation) {
+func (f *fleet) drill(w *worker, outage, ordered bool) (done bool, broken []check.Violation) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	f.late(ctx, w)
@@ -38,7 +39,7 @@ func (f *fleet) drill(w *worker, outage bool) (done bool, broken []check.Violati
 	}
 	f.behind(ctx, w)
 	f.unwritable(ctx, w)
-	if !f.orders(w) {
+	if ordered && !f.orders(w) {
 		return false, nil
 	}
 	first := f.leader()

@@ -74,7 +74,7 @@ func Run(s Setting) (report Report, err error) {
 	start := time.Now()
 	rng := rand.New(rand.NewPCG(s.Seed, 1))
 	f, err := newFleet(s.Nodes, rng, s.Logger, func(c *cluster.Config) {
-		c.SnapshotBytes, c.TrailingLogs, c.CheckInterval = 32<<10, 64, 20*time.Second
+		c.SnapshotBytes, c.TrailingLogs, c.CheckInterval = 96<<10, 64, 20*time.Second
 		if s.Heartbeat > 0 {
 			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = s.Heartbeat, s.Heartbeat, s.Heartbeat
 			c.CommitTimeout, c.HelloInterval = s.Commit, s.Heartbeat
@@ -134,13 +134,16 @@ func Run(s Setting) (report Report, err error) {
 		w.liftAll()
 		w.end()
 	}
-	drilled, found := f.drill(workers[0], s.Seed%4 == 0)
+	ordered := s.Seed/4%2 == 0 // in one run of two, with three nodes and with five
+	drilled, found := f.drill(workers[0], s.Seed%4 == 0, ordered)
 	if report.Violations = append(report.Violations, found...); drilled {
 		report.Faults["drill"]++
 	}
-	gone, found := f.goes(context.Background(), workers[0])
-	if report.Violations = append(report.Violations, found...); gone {
-		report.Faults["goes"]++
+	if ordered {
+		gone, found := f.goes(context.Background(), workers[0])
+		if report.Violations = append(report.Violations, found...); gone {
+			report.Faults["goes"]++
+		}
 	}
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets, Alone: rec.steps}
 	violated("final", workers[0].final(context.Background(), &h))
