@@ -27,7 +27,7 @@ test-python: build ## the tests of the Python client; skipped where there is no 
 
 .PHONY: test-frameworks
 test-frameworks: build ## the adapters on the real frameworks; skipped where their environment cannot be made
-	@tools/test-frameworks
+	@tools/test-frameworks $(FRAMEWORKS)
 
 .PHONY: check-python
 check-python: ## the static checks of the Python client: ruff, mypy, and that uv.lock is up to date
