@@ -122,7 +122,7 @@ var scripts = []struct {
 	{"ruled", ruled}, {"aged", aged}, {"mixed", mixed}, {"quotas", quotas},
 	{"question", question}, {"keeps", keeps}, {"worked", worked}, {"kept", kept}, {"capped", capped}, {"braked", braked}, {"late", late},
 	{"drawn", drawn}, {"texts", texts}, {"held-up", heldUp}, {"given-up", givenUp},
-	{"folders", folders}, {"closes", closes},
+	{"folders", folders}, {"overrides", overrides}, {"closes", closes},
 	{"reused", reused}, {"reputs", reputs}, {"states", states}, {"shut", shut}, {"shape", shape},
 	{"windows", windows}, {"fleet", fleet}, {"periods", periods}, {"deep", deep}, {"line", line}, {"tried", tried}, {"opened", opened}, {"passing", passing}, {"bounds", bounds},
 	{"asked", asked}, {"lapsed", lapsed}, {"narrowest", narrowest}, {"halted", halted}, {"everybody", everybody}, {"judged", judged}, {"versions", versions}, {"scanned", scanned}, {"heard", heard}, {"traced", traced},
