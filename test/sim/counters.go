@@ -43,7 +43,12 @@ func (w *worker) send(ctx context.Context, o check.Op, again bool) check.Op {
 }
 
 func (w *worker) sendTo(ctx context.Context, node govnodev1connect.CounterServiceClient, o check.Op, again bool) check.Op {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(500+w.rng.IntN(4000))*time.Millisecond)
+	return w.sendFor(ctx, time.Duration(500+w.rng.IntN(4000))*time.Millisecond, node, o, again)
+}
+
+// sendFor gives up after some time.
+func (w *worker) sendFor(ctx context.Context, most time.Duration, node govnodev1connect.CounterServiceClient, o check.Op, again bool) check.Op {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	from := w.recorder.now()
 	res, err := node.Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: strconv.FormatInt(o.Amount, 10), RequestId: o.ID, Client: w.name})

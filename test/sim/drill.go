@@ -25,7 +25,7 @@ const (
 )
 
 // drill reports whether all of it came about, and what it found. A leader hears late
-// of the next one; a node that does not lead is behind; a call is denied while that cannot be
+// of the next one; a node that does not lead is behind, and deaf; a call is denied while that cannot be
 // written down; an operator does all that he can, where that is ordered; the
 // leadership goes to another node and comes back, with a holder of a slot that is
 // killed meanwhile; if outage is set there is no majority for a while; and the leader's time
@@ -38,6 +38,10 @@ func (f *fleet) drill(w *worker, outage, ordered bool) (done bool, broken []chec
 		return false, nil
 	}
 	f.behind(ctx, w)
+	f.deaf(ctx, w)
+	if f.ready(healWithin) != nil {
+		return false, nil
+	}
 	f.unwritable(ctx, w)
 	if ordered && !f.orders(w) {
 		return false, nil
@@ -160,6 +164,28 @@ func (f *fleet) behind(ctx context.Context, w *worker) {
 	}
 	reads.Wait()
 	mend()
+}
+
+// deaf lets a node that does not lead hear nothing of the others for longer than it keeps a
+// request that it can hand to nobody. What it has been asked for comes to the leader, and the
+// answer does not come back.
+func (f *fleet) deaf(ctx context.Context, w *worker) {
+	const lasts = 9 * time.Second
+	l := f.leader()
+	if l == nil {
+		return
+	}
+	at := (slices.Index(f.hosts, l) + 1 + w.rng.IntN(len(f.hosts)-1)) % len(f.hosts)
+	mend := f.network.hold(links(f.hosts[at].name, f.names(), false, true)...)
+	var under sync.WaitGroup
+	for i := range 4 {
+		o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[i%len(counters)], ID: newID(), Amount: 1, Call: w.recorder.now()}
+		under.Go(func() { w.recorder.done(w.sendFor(ctx, 2*lasts, w.counters[at], o, false)) })
+		time.Sleep(time.Duration(w.rng.IntN(500)) * time.Millisecond)
+	}
+	time.Sleep(lasts)
+	mend()
+	under.Wait()
 }
 
 // unwritable lets the policy deny a call while no audit log can be written.
