@@ -28,7 +28,7 @@ var Bugs = []Bug{
 	{"any-token", "a slot is given back with another token than it has", L0, []string{"model"}, nil},
 	{"tokens-again", "the tokens of a pool that is made again begin anew", L0, []string{"model", "laws"}, nil},
 	{"claim-stays", "a slot that was handed to a waiter who is gone is kept for him for ever", L0, []string{"model", "laws"}, nil},
-	{"snapshot-live", "a snapshot has the records as they are when it is written", L0, []string{"snapshot"}, nil},
+	{"snapshot-live", "a snapshot has the records as they are when it is written", L0, []string{"snapshot", "replicas"}, nil},
 	{"skip-unknown", "a command of another version is passed over", L0, []string{"unknown"}, nil},
 	{"claim-under-stop", "a call that waits is let in by its claim, whatever signal stands", L0, []string{"model", "laws"}, nil},
 	{"stands-on", "a standing approval is looked at and not spent", L0, []string{"model", "laws"}, nil},
