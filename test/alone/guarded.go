@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
