@@ -81,7 +81,6 @@ func (s *Settled) Note(cmds []session.Command, results []session.Result, index u
 		}
 		s.count++
 		if tell := s.asked[x.audited]; tell != nil {
-			delete(s.asked, x.audited)
 			go tell(x.answer()) // who applies entries waits for nobody
 		}
 	}
@@ -94,8 +93,11 @@ func (s *Settled) Mark() uint64 {
 	return s.count
 }
 
-// Find returns what a command has changed behind a mark, each time that it did. If that
-// is nothing so far, tell is called once it has, from a goroutine of its own.
+// Find returns what a command has changed behind a mark, each time that it did. Of each time
+// that comes later tell is called, from a goroutine of its own: a command that was sent twice
+// may change something twice, as one that waits and is then let in, and nobody can say which
+// of the two is the one whose answer was lost. Whoever has asked for the same before is told
+// in his place.
 func (s *Settled) Find(audited session.Digest, mark uint64, tell func(Answer)) (found []Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +109,7 @@ func (s *Settled) Find(audited session.Digest, mark uint64, tell func(Answer)) (
 			found = append(found, x.answer())
 		}
 	}
-	if len(found) > 0 || s.asked[audited] != nil {
+	if s.asked[audited] != nil {
 		return found
 	}
 	s.asked[audited] = tell
@@ -115,5 +117,5 @@ func (s *Settled) Find(audited session.Digest, mark uint64, tell func(Answer)) (
 		delete(s.asked, s.turn[0])
 		s.turn = s.turn[1:]
 	}
-	return nil
+	return found
 }
