@@ -283,8 +283,8 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 				if next == nil {
 					return
 				}
-			} else {
-				s.waits.Withdraw(w)
+			} else if !errors.Is(context.Cause(ctx), waiting.ErrStreamEnded) {
+				s.waits.Abandon(w) // others may ask for it, and he again where it could not be found out what he may
 			}
 		} else if err == nil && w.Held == nil {
 			next, err = s.waitOf(op)

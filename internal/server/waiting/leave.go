@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/fault"
+	"example.com/govnode/limiter"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -16,28 +17,31 @@ import (
 // How somebody leaves a queue who is gone, or whose node ends.
 
 const (
-	// abandonGrace is how long the place of a caller that is gone from this
-	// node is left alone. One that was cut off asks again, here or at another
+	// abandonGrace is for how much log time the place of a caller that is gone from
+	// this node is left alone. One that was cut off asks again, here or at another
 	// node, with the same id, and must not find its wait given up: the node
 	// that has it renews its place within renewWaits, which shows.
 	abandonGrace = renewWaits + time.Second
-	// unclaimedGrace is how long a slot that was handed to such a place may
+	// unclaimedGrace is for how much of it a slot that was handed to such a place may
 	// stay unclaimed: the node that has its caller claims it at once.
 	unclaimedGrace = time.Second
+	// standstill is by how much log time goes on at once behind a time without a leader,
+	// in which nobody could be heard of. A leader writes it more often.
+	standstill = 2 * time.Second
 )
 
-// abandon gives up the place of a caller that is gone, unless it is seen to be
-// asked for elsewhere. If the slot has come in the meantime it stays with the
-// call: its caller may ask again with the same id, and else it lapses, as a
-// place does that cannot be given up.
-func (w *Waiters) abandon(x *Wait) {
+// Abandon gives up the place of a caller that is gone, or may not have it any more,
+// unless it is seen to be asked for by another. If the slot has come in the meantime it
+// stays with the call: its caller may ask again with the same id, and else it lapses,
+// as a place does that cannot be given up.
+func (w *Waiters) Abandon(x *Wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done {
 		return
 	}
 	w.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), abandonGrace+waitWork)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*limiter.TicketTTL) // it has lapsed by then
 		defer cancel()
 		heard, gone := w.abandoned(ctx, x)
 		if !gone {
@@ -54,65 +58,68 @@ func (w *Waiters) abandon(x *Wait) {
 	})
 }
 
-// Withdraw gives up a place whose caller may not have it any more.
-func (w *Waiters) Withdraw(x *Wait) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.done {
-		return
-	}
-	w.work.Go(func() {
-		for _, a := range w.apply(context.Background(), []session.Command{x.Cancel}) {
-			if a.Err != nil {
-				w.log.Warn("a wait was not given up; its place lapses by itself", slog.String("holder", x.Holder), slog.Any("error", a.Err))
-			}
-		}
-	})
-}
-
 // abandoned watches a place and reports whether nobody wants it, and when it was heard of
 // before that.
 func (w *Waiters) abandoned(ctx context.Context, x *Wait) (heard time.Duration, gone bool) {
-	heard, _, there := w.place(ctx, x)
+	first, there := w.place(ctx, x)
+	since, last := first.now, first.now
 	poll := time.NewTicker(pollWaits)
 	defer poll.Stop()
-	for left := abandonGrace; there && left > 0; left -= pollWaits {
+	for there && !w.waits(x) {
 		select {
 		case <-poll.C:
 		case <-w.stop:
 			return 0, false
 		}
-		var seen, unclaimed time.Duration
-		if seen, unclaimed, there = w.place(ctx, x); !there || seen != heard {
+		var p place
+		if p, there = w.place(ctx, x); !there || p.seen != first.seen {
 			return 0, false
 		}
-		if unclaimed >= unclaimedGrace {
-			break
+		if p.now-last > standstill {
+			since = p.now
+		}
+		last = p.now
+		if p.now-since >= abandonGrace || p.handed > 0 && p.now-max(since, p.handed) >= unclaimedGrace {
+			return first.seen, true
 		}
 	}
-	return heard, there
+	return 0, false
 }
 
-// place looks for the place of a wait: when it was last heard of, and for how
-// long it has had a slot that nobody claimed. It is not there once somebody
-// has claimed it, or it has lapsed.
-func (w *Waiters) place(ctx context.Context, x *Wait) (seen, unclaimed time.Duration, there bool) {
-	found, err := w.store.Get(ctx, x.Pool, storage.Nearby)
-	p, ok := found.Record.(*session.Pool)
+// waits reports whether somebody waits here for the same.
+func (w *Waiters) waits(x *Wait) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.pools[x.Pool]
+	return q != nil && len(q.holders[x.Holder]) > 0
+}
+
+// A place is one in a queue, in log time.
+type place struct {
+	now    time.Duration // when it was looked at
+	seen   time.Duration // when it was last heard of
+	handed time.Duration // since when it has a slot that nobody claimed; 0 if it has none
+}
+
+// place looks for the place of a wait. It is not there once somebody has claimed what it
+// was handed, or it has lapsed.
+func (w *Waiters) place(ctx context.Context, x *Wait) (found place, there bool) {
+	at, err := w.store.Get(ctx, x.Pool, storage.Nearby)
+	p, ok := at.Record.(*session.Pool)
 	if err != nil || !ok || p == nil {
-		return 0, 0, false
+		return place{}, false
 	}
 	for i := range p.Queue {
 		if t := &p.Queue[i]; t.Holder == x.Holder {
-			return t.Seen, 0, true
+			return place{now: at.Now, seen: t.Seen}, true
 		}
 	}
 	for i := range p.Leases {
 		if l := &p.Leases[i]; l.Holder == x.Holder && l.Claim {
-			return l.Place.Seen, max(found.Now-l.Since, 1), true
+			return place{at.Now, l.Place.Seen, max(l.Since, 1)}, true
 		}
 	}
-	return 0, 0, false
+	return place{}, false
 }
 
 // A removable store is that of a node that can cease to be a member of its

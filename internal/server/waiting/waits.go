@@ -145,7 +145,7 @@ func (w *Waiters) Await(ctx context.Context, x *Wait) error {
 		case <-ctx.Done():
 			w.remove(x)
 			if !errors.Is(context.Cause(ctx), ErrStreamEnded) {
-				w.abandon(x)
+				w.Abandon(x)
 			}
 			return fault.GaveUp(ctx)
 		}
