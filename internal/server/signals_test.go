@@ -232,6 +232,34 @@ func TestKillIsSweptByOthers(t *testing.T) {
 	require.Nil(t, next.signal("CONTINUE", nil).Signal)
 }
 
+// A KILL closes what it was sent for, and not another's session that has the id of one by the
+// time that it is closed.
+func TestKillOfAnIDThatIsOpenedAnew(t *testing.T) {
+	var now atomic.Int64
+	store := storage.NewMemory(func() time.Duration { return time.Duration(now.Load()) })
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	now.Store(int64(time.Second))
+	g := &gate{Store: store}
+	n := startOn(t, g)
+	n.putPolicy(policy()...)
+	n.session("s")
+	var once sync.Once
+	g.before = func(c session.Command) {
+		if c, closes := c.(*session.Close); closes && c.Killed {
+			once.Do(func() {
+				now.Add(int64(1000 * time.Hour))
+				_, err := n.sessions.CreateSession(n.ctx(), &v1.CreateSessionRequest{SessionId: "s", AgentId: "b", Policy: byName("p")})
+				require.NoError(t, err)
+			})
+		}
+	}
+	kill := n.signal("KILL", agent("a"))
+	require.True(t, kill.Signal.Swept)
+	require.Zero(t, kill.Closed)
+	require.Equal(t, "b", n.getSession("s").AgentId)
+	require.Equal(t, v1.SessionState_SESSION_STATE_OPEN, n.getSession("s").State)
+}
+
 // unclosing is a store in which no session can be closed for a while.
 type unclosing struct {
 	storage.Store

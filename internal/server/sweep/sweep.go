@@ -167,23 +167,26 @@ func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done D
 // Session closes one session that was killed.
 func (s *Sweeper) Session(ctx context.Context, ns, id, reason string) (done Done, err error) {
 	k := session.SessionKey(ns, id)
-	found, err := s.store.Get(ctx, k, storage.Nearby)
+	found, err := s.store.Get(ctx, k, storage.Latest) // one that this node has not seen yet would be spared
 	if err != nil {
 		return done, err
 	}
 	x, _ := found.Record.(*session.Session)
 	if x == nil {
-		x = &session.Session{Pin: &session.Pin{}} // not seen here yet: the answer says what holds
+		return done, nil
 	}
 	return done, s.close(ctx, []*session.Close{closing(k, x, reason)}, &done)
 }
 
 func closing(k session.Key, x *session.Session, reason string) *session.Close {
-	return &session.Close{NS: k.Namespace(), Session: k.Name(), Digest: x.Pin.Digest, Pools: x.OpenPools(), Killed: true, Reason: reason, Asked: x.AskedCalls()}
+	return &session.Close{
+		NS: k.Namespace(), Session: k.Name(), Opened: x.Opened, Digest: x.Pin.Digest, Pools: x.OpenPools(), Killed: true, Reason: reason, Asked: x.AskedCalls(),
+	}
 }
 
 // close closes sessions until each is closed, or gone. Pools that a session turns
-// out to have slots in are added to those that are named.
+// out to have slots in are added to those that are named. Another session that has the id
+// of one by then was opened behind the KILL, which is none of its own.
 func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) error {
 	for range rounds {
 		if len(cmds) == 0 {
