@@ -9,7 +9,6 @@ import (
 	"connectrpc.com/connect"
 
 	"example.com/govnode/internal/server/fault"
-	"example.com/govnode/limiter"
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
 )
@@ -28,6 +27,8 @@ const (
 	// standstill is by how much log time goes on at once behind a time without a leader,
 	// in which nobody could be heard of. A leader writes it more often.
 	standstill = 2 * time.Second
+	// lapsed is after how long a place has lapsed of which nobody is heard.
+	lapsed = 20 * time.Second
 )
 
 // Abandon gives up the place of a caller that is gone, or may not have it any more,
@@ -41,7 +42,7 @@ func (w *Waiters) Abandon(x *Wait) {
 		return
 	}
 	w.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*limiter.TicketTTL) // it has lapsed by then
+		ctx, cancel := context.WithTimeout(context.Background(), lapsed)
 		defer cancel()
 		heard, gone := w.abandoned(ctx, x)
 		if !gone {
