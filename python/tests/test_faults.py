@@ -301,6 +301,43 @@ def test_fail_open_allows_says_so_and_counts(
             pytest.fail("the block was entered")
 
 
+def lose_begins(method: str, body: bytes) -> str:
+    """Lose the answers to callers, and hand on what is done behind them."""
+    return "lose" if method == "BatchCalls" else ""
+
+
+def test_fail_open_counts_what_came_of_a_call_that_was_admitted_unheard(client: govnode.Client, proxy: Proxy) -> None:
+    put(client, "plain")
+    session = client.session(agent="a", policy="plain")
+    session.open()
+    proxy.fault = lose_begins
+    with govnode.Client(proxy.address, timeout=0.5, fail_open=True) as through:
+        with session_of(through, session).call("t", tokens=5) as call:
+            assert call.failed_open
+            call.status, call.tokens = "failed", 7
+        eventually(lambda: session.read().executions == 1)
+        info = session.read()
+        assert (info.attempts, info.failures, info.tokens_used, info.open_calls) == (1, 1, 7, ())
+
+
+@pytest.mark.parametrize("wait", [60.0, 0.1])
+def test_fail_open_counts_a_call_that_waited_unheard(client: govnode.Client, proxy: Proxy, wait: float) -> None:
+    put(client, "single", concurrent=1)
+    session = client.session(agent="a", policy="single")
+    holder = session.begin("holder")
+    proxy.fault = lose_begins
+    with govnode.Client(proxy.address, timeout=0.5, fail_open=True) as through:
+        with session_of(through, session).call("t", wait=wait, tokens=5) as call:
+            assert call.failed_open
+            waits = [call.id] if wait > 1 else []  # or that is over
+            eventually(lambda: [c.call_id for c in session.read().open_calls if c.waiting] == waits)
+            holder.end()
+            call.status, call.tokens = "failed", 7
+        eventually(lambda: session.read().executions == 2)
+        info = session.read()
+        assert (info.failures, info.tokens_used, info.open_calls) == (1, 7, ())
+
+
 def test_fail_open_allows_nothing_to_which_a_node_objects() -> None:
     objection = {"error": {"code": "resource_exhausted", "reason": "QUOTA_EXCEEDED", "message": "used up"}}
     with (

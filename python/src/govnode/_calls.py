@@ -238,7 +238,8 @@ class HeldCall(Held):
             try:
                 body = self._filled(ended, tokens, spent)
             finally:
-                keeper.later(self._session.count_later(self._body, body), _FAIL_OPEN_KEPT)
+                count = self._session.count_later(self._body, body, self._live.ids.draw())
+                keeper.later(count, _FAIL_OPEN_KEPT)
             return None
         if not keeper.ended(lease):
             return None
@@ -416,8 +417,8 @@ class LazySession:
         if "output" in body:
             self._compared = 0 if "drift" in answer else self._compared + 1
 
-    def count_later(self, begin: dict[str, Any], end: dict[str, Any]) -> Callable[[Ask], None]:
-        """Return what counts a call that was allowed without an answer."""
+    def count_later(self, begin: dict[str, Any], end: dict[str, Any], anew: str) -> Callable[[Ask], None]:
+        """Return what counts a call that was allowed without an answer: under its id, or anew if that only waited."""
         context = json.loads(begin.get("contextJson") or "{}")
         begin = {**begin, "contextJson": json.dumps({**context, "fail_open": True})}
         begin.pop("wait", None)
@@ -425,11 +426,17 @@ class LazySession:
         def count(ask: Ask) -> None:
             if not self._created:
                 settled(ask("SessionService/CreateSession", self._create or {}))
+            last = end
             status, answer = settled(ask("CallService/BeginCall", begin))
-            # Of an id that was used with other content: then the first request has arrived after all.
+            if status != 200:  # of an id that was used with other content: the first request has arrived after all
+                call = self.known({"sessionId": self.id, "callId": end["callId"]})
+                _, came = settled(ask("CallService/CancelCall", call))
+                if came.get("outcome") in ("OUTCOME_CANCELLED", "OUTCOME_WAIT_TIMEOUT"):
+                    last = {**end, "callId": anew}
+                    status, answer = settled(ask("CallService/BeginCall", {**begin, "callId": anew}))
             if status == 200 and answer.get("outcome") != "OUTCOME_ADMITTED":
                 return
-            settled(ask("CallService/EndCall", end))
+            settled(ask("CallService/EndCall", last))
 
         return count
 
@@ -461,9 +468,9 @@ class Leases(Operations):
                 within = self.config.attempt_timeout + wait
                 return abandoning(session.known({"sessionId": session.id, "callId": op.id}), within)
 
-            answer = await self._admit(op, wait, gone, options.get("approval_wait"))
+            answer = await self._admit(op, wait, gone, options.get("approval_wait"), self._opens)
         except NoAnswer as e:
-            if not self.config.fail_open or (isinstance(e, Unknown) and e.answered):
+            if not self._opens(e):
                 raise
             log.warning("govnode: call %s of %s is allowed without an answer (fail_open): %s", op.id, tool, e)
             return make(self, live, body, {"outcome": "FAIL_OPEN", "reason": str(e)}, None, session, arguments)
@@ -477,6 +484,10 @@ class Leases(Operations):
                 lease.braked.append(on_signal)
             live.keeper.hold(lease, op.sent, seconds(grant["ttl"]))
         return make(self, live, body, answer, lease, session, arguments)
+
+    def _opens(self, e: BaseException) -> bool:
+        """Report whether a call that ends so is allowed: no node was there that could object."""
+        return self.config.fail_open and isinstance(e, NoAnswer) and not (isinstance(e, Unknown) and e.answered)
 
     async def _acquire(self, make: type[S], pool: str, options: SlotOptions) -> S:
         check_options("slot", options, SlotOptions)
@@ -511,6 +522,7 @@ class Leases(Operations):
         wait: float,
         abandon: Callable[[], Callable[[Ask], None]],
         approval_wait: float | None = None,
+        opens: Callable[[BaseException], bool] = lambda _: False,
     ) -> dict[str, Any]:
         """Ask for a lease until there is an answer that stands.
 
@@ -551,7 +563,8 @@ class Leases(Operations):
                 answer = await self._perform(op)
             return answer
         except BaseException as e:
-            if op.id_field and (admitted or isinstance(e, Unknown) or not isinstance(e, Exception)):
+            unknown = admitted or isinstance(e, Unknown) or not isinstance(e, Exception)
+            if op.id_field and unknown and not opens(e):  # what is done all the same is ended by whoever does it
                 self.live().keeper.later(abandon(), 60.0)
             raise
 

@@ -59,8 +59,8 @@ class Unknown(NoAnswer):
     """A request was sent and no answer came in time: it may have taken effect or not.
 
     Sending it again with the same id gives the one answer there is. What a call or a slot may have been granted is
-    given back behind the scenes, where its id was drawn by the client. ``answered`` is true where a node was there in
-    the end and objects, so that ``fail_open`` allows nothing.
+    given back behind the scenes, where its id was drawn by the client and ``fail_open`` does not allow it. ``answered``
+    is true where a node was there in the end and objects, so that ``fail_open`` allows nothing.
     """
 
     def __init__(self, operation: str, id: str, reason: str, *, answered: bool = False) -> None:
