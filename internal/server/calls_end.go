@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,7 +41,7 @@ type end struct {
 	input   *engine.Input       // of its begin; nil if that was not sent
 	review  *engine.Review      // nil where no rule looks at the output
 	drift   *engine.DriftResult // nil where there is nothing to compare
-	late    bool                // it was not seen to be admitted, so that its workflow has not been told
+	untold  error               // why its workflow could not be told
 }
 
 var statuses = map[v1.Status]session.Status{
@@ -109,7 +110,8 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 	if e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest); err != nil && fault.Of(err).Code == connect.CodeUnavailable {
 		return err
 	}
-	if read == storage.Nearby && e.policy != nil && (e.policy.Workflow() != nil || e.unknown(h)) { // see begin.load
+	if read == storage.Nearby && e.policy != nil && (e.policy.Workflow() != nil || e.unknown(h)) {
+		// To tell a workflow takes long, and so does to find what this node has not seen.
 		if quick(ctx) {
 			return errTakesLong
 		}
@@ -206,45 +208,15 @@ func valueOf(v *structpb.Value) value.Value {
 	return inner
 }
 
-// judge takes down, before the call is over, how far that brings its session in its
-// workflow. Told again it changes nothing, since the call is not open there any more.
-// What was never admitted is no evidence; if it turns out that it was, take tells.
-func (e *end) judge(ctx context.Context) error {
-	policy := e.policy
-	if policy == nil || policy.Workflow() == nil || e.session.Phase != session.PhaseOpen {
-		return nil
-	}
-	if quick(ctx) {
-		return errTakesLong
-	}
-	if e.late = !e.admitted(); e.late {
-		return nil
-	}
-	if h := e.session.Find(e.req.CallId); h != nil { // what is refused takes nothing down
-		names := h.BudgetNames()
-		for _, bill := range e.cmd.Spent {
-			if !slices.Contains(names, bill.Budget) {
-				return otherSpent(bill.Budget)
-			}
-		}
-	}
-	return e.tell(ctx)
-}
-
-func otherSpent(budget string) error {
-	return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", budget)
-}
-
-// admitted reports whether the call was, as the session stood when it was looked at.
-func (e *end) admitted() bool {
-	if h := e.session.Find(e.req.CallId); h != nil {
-		return !h.Waiting()
-	}
-	return ran(e.session, e.req.CallId)
-}
-
-// tell tells the workflow how the call has ended.
+// tell takes down, once the call is over, how far that brings its session in its workflow:
+// what the log did not end so is no evidence. Told again it changes nothing, since the call
+// is not open there any more; so a repeat tells what could not be told before.
 func (e *end) tell(ctx context.Context) error {
+	code := e.answer.Result.Code
+	over := code == session.Ended || code == session.AlreadyEnded
+	if !over || e.policy == nil || e.policy.Workflow() == nil || e.session.Phase != session.PhaseOpen {
+		return nil
+	}
 	result := value.Value{}
 	if e.req.Output != nil {
 		result = valueOf(e.req.Output)
@@ -255,15 +227,11 @@ func (e *end) tell(ctx context.Context) error {
 
 func (e *end) take(ctx context.Context, answers []storage.Answer) (again bool, err error) {
 	switch again, res := e.stale(answers), &e.answer.Result; {
-	case !again && e.late && res.Code == session.Ended:
-		return false, e.tell(ctx)
 	case !again:
+		e.untold = e.tell(ctx)
 		return false, nil
 	case e.another():
-		if err := e.find(ctx, nil, storage.Latest); err != nil {
-			return false, err
-		}
-		return true, e.judge(ctx)
+		return true, e.find(ctx, nil, storage.Latest)
 	case len(res.Pools) > 0:
 		e.cmd.Pools, e.cmd.Rates, e.cmd.Budgets = res.Pools, res.Rates, res.Names
 		return true, nil
@@ -278,7 +246,7 @@ func (e *end) respond() error {
 	case res.Code == session.NotFound:
 		return fault.NotFound("callId", "session %q has no call %q that was admitted; begin it with BeginCall", e.req.SessionId, e.req.CallId)
 	case res.Code == session.Invalid && len(res.Names) > 0:
-		return otherSpent(res.Names[0])
+		return fault.Invalid("spent", "names %q, which this call is not charged to; name what BeginCall or the policy names", res.Names[0])
 	case res.Code == session.Invalid:
 		return fault.Invalid("begin", otherBegin)
 	case res.Code.Failure() || res.Code == session.SessionClosed:
@@ -315,6 +283,12 @@ func (e *end) respond() error {
 	}
 	e.s.audit.end(e, out)
 	e.s.audit.budgets(e.ns, engine.Input{AgentID: e.session.Agent.Value(), SessionID: e.cmd.Session, CallID: e.cmd.Call}, res)
+	if e.untold != nil { // the call is over all the same, and a repeat tells it
+		if f := fault.Of(e.untold); f.Reason != fault.ReasonOutcomeUnknown {
+			return fault.Unknown(cmp.Or(f.Cause, f.Error()))
+		}
+		return e.untold
+	}
 	e.s.metrics.outcome(out.Outcome)
 	e.out = out
 	return nil

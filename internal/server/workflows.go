@@ -96,8 +96,5 @@ func (s *Server) peekFlow(ctx context.Context, d *engine.Decision, p *engine.Pol
 }
 
 func (s *Server) place(ns string, x *session.Session, sess, call string, p *engine.Policy) *flows.Place {
-	return &flows.Place{
-		NS: ns, Session: sess, Call: call, Agent: x.Agent.Value(), Opened: x.Opened, Policy: p,
-		IsOpen: func(id string) bool { return x.Find(id) != nil },
-	}
+	return &flows.Place{NS: ns, Session: sess, Call: call, Policy: p, Seen: x}
 }

@@ -68,6 +68,18 @@ func (n *node) state() string {
 	return res.Value
 }
 
+// manyOpen adds calls to those that are open there, of which the session knows nothing.
+func (n *node) manyOpen() {
+	n.t.Helper()
+	var gone []string
+	for i := range 100 {
+		gone = append(gone, fmt.Sprintf(`"g%d":{"stage":"read","tool":"Bash"}`, i))
+	}
+	state := strings.Replace(n.state(), `"govnode_open":{`, `"govnode_open":{`+strings.Join(gone, ",")+",", 1)
+	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: state})
+	require.NoError(n.t, err)
+}
+
 func TestAWorkflowOverASession(t *testing.T) {
 	n := flowNode(t)
 	blocked := n.did("a", "Edit", `{"path": "x"}`, nil)
@@ -226,10 +238,15 @@ func TestAWorkflowUnderManyCalls(t *testing.T) {
 // Without a state that can be read there is no verdict, and nothing is let in.
 func TestAWorkflowWhoseStateIsDamaged(t *testing.T) {
 	n := flowNode(t)
-	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: `{"active_stage": "none"}`})
+	n.begin("s", "open", tooled("Read", `{"path": "PLAN"}`))
+	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: "{"})
 	require.NoError(t, err)
 	_, err = n.calls.BeginCall(n.ctx(), beginRequest("s", "a", tooled("Read", `{"path": "PLAN"}`)))
 	requireRefused(t, err, connect.CodeFailedPrecondition, "POLICY_UNREADABLE", "s:s:workflow:p:state")
+	// What runs ends, which its workflow is told once it can be.
+	_, err = n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: "open", Status: v1.Status_STATUS_SUCCEEDED})
+	requireRefused(t, err, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "s:s:workflow:p:state")
+	require.EqualValues(t, 1, n.getSession("s").Executions)
 	_, err = n.counters.Delete(n.ctx(), &v1.DeleteRequest{Key: "s:s:workflow:p:state"})
 	require.NoError(t, err)
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "a", tooled("Read", `{"path": "PLAN"}`)).Outcome)
@@ -351,14 +368,7 @@ func TestWhatAWorkflowKeepsIsBounded(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	state := n.state()
-	var gone []string
-	for i := range 100 {
-		gone = append(gone, fmt.Sprintf(`"g%d":{"stage":"read","tool":"Bash"}`, i))
-	}
-	state = strings.Replace(state, `"govnode_open":{`, `"govnode_open":{`+strings.Join(gone, ",")+",", 1)
-	_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: state})
-	require.NoError(t, err)
+	n.manyOpen()
 	n.begin("s", "last", tooled("Read", `{"path": "x"}`))
 	require.NotContains(t, n.state(), `"g1"`)
 	for _, id := range []string{"c0", "c20", "c40", "c60", "last"} {
@@ -586,18 +596,19 @@ func (s *overtaken) Apply(ctx context.Context, cmds ...session.Command) []storag
 	return s.Store.Apply(ctx, cmds...)
 }
 
-// A noCalls begins and ends no call any more once it is armed; all else it does.
-type noCalls struct {
+// A before is a store that does something before a command is ordered, and orders none of
+// which that says so.
+type before struct {
 	storage.Store
-	armed atomic.Bool
+	first atomic.Pointer[func(session.Command) (refuse bool)]
 }
 
-func (s *noCalls) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+func (s *before) do(first func(session.Command) (refuse bool)) { s.first.Store(&first) }
+
+func (s *before) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	answers := make([]storage.Answer, len(cmds))
 	for i, c := range cmds {
-		_, begins := c.(*session.Begin)
-		_, ends := c.(*session.End)
-		if s.armed.Load() && (begins || ends) {
+		if first := s.first.Load(); first != nil && (*first)(c) {
 			answers[i] = storage.Refused(errLeaderGone)
 			continue
 		}
@@ -606,24 +617,98 @@ func (s *noCalls) Apply(ctx context.Context, cmds ...session.Command) []storage.
 	return answers
 }
 
+// beforeNode is a node with a workflow on such a store, in time that the test passes.
+func beforeNode(t *testing.T) (n *node, store *before, passed *atomic.Int64) {
+	passed = &atomic.Int64{}
+	store = &before{Store: storage.NewMemory(func() time.Duration { return time.Duration(passed.Load()) })}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n = startOn(t, store)
+	n.putPolicy(flowOfP)
+	n.session("s")
+	return n, store, passed
+}
+
+func noCalls(c session.Command) bool {
+	switch c.(type) {
+	case *session.Begin, *session.End:
+		return true
+	}
+	return false
+}
+
 // Where a call stands in the workflow is written before it is ordered. So one that was
-// not ordered is not one of which nothing was applied, however it was sent.
+// not ordered is not one of which nothing was applied, however it was sent. Its end is
+// taken down behind that.
 func TestWhatAWorkflowHasTakenDownIsNotNothing(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
-		memory := storage.NewMemory(nil)
-		t.Cleanup(func() { require.NoError(t, memory.Close()) })
-		store := &noCalls{Store: memory}
-		n := startOn(t, store)
-		n.putPolicy(flowOfP)
-		n.session("s")
+		n, store, _ := beforeNode(t)
 		n.begin("s", "open", tooled("Read", `{"path": "PLAN"}`))
-		store.armed.Store(true)
+		store.do(noCalls)
 		res := send(n, beginFrame(1, "s", "new", tooled("Read", `{"path": "PLAN"}`)), endFrame(2, "s", "open"), beginFrame(3, "s", "bad", tooled("Read", "{")))
 		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[0]))
-		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, res[1]))
+		require.Equal(t, "unavailable NOT_APPLIED", saidOfResult(t, res[1]))
 		require.Equal(t, "invalid_argument INVALID_FIELD", saidOfResult(t, res[2]), "what others did is not its own")
 		require.Contains(t, n.state(), `"new":{`)
-		require.NotContains(t, n.state(), `"open":{`)
+		require.Contains(t, n.state(), `"open":{`)
+	})
+}
+
+// What the log has not ended as succeeded is no evidence, however late that turns out.
+func TestAnEndThatIsRefusedIsNoEvidence(t *testing.T) {
+	n, store, passed := beforeNode(t)
+	meanwhile := func(do func()) {
+		var done atomic.Bool
+		store.do(func(c session.Command) bool {
+			if _, ends := c.(*session.End); ends && done.CompareAndSwap(false, true) {
+				do()
+			}
+			return false
+		})
+	}
+	ended := func(call string, status v1.Status) (*v1.EndCallResponse, error) {
+		return n.calls.EndCall(n.ctx(), &v1.EndCallRequest{SessionId: "s", CallId: call, Status: status})
+	}
+	read := func(call string) {
+		require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", call, tooled("Read", `{"path": "PLAN"}`)).Outcome)
+	}
+	closed := func() {
+		t.Helper()
+		require.NotContains(t, n.state(), `"reads":["PLAN"]`)
+	}
+	read("late")
+	meanwhile(func() { passed.Add(int64(10 * time.Minute)) })
+	for range 2 { // the second finds it lost
+		require.Equal(t, v1.Outcome_OUTCOME_LEASE_LOST, n.end("s", "late").Outcome)
+		closed()
+	}
+	read("failed")
+	meanwhile(func() {
+		_, err := ended("failed", v1.Status_STATUS_FAILED)
+		require.NoError(t, err)
+	})
+	_, err := ended("failed", v1.Status_STATUS_SUCCEEDED)
+	require.Equal(t, "invalid_argument ID_REUSED", saidOf(t, err))
+	closed()
+	require.Equal(t, "read the plan", n.did("edit", "Edit", `{"path": "x"}`, nil).Reason)
+}
+
+// A call whose end is ordered is over, whether or not its workflow could be told. The
+// repeat tells it, also where so many calls are open that others are taken out.
+func TestARepeatTellsTheWorkflow(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, send func(*node, ...*v1.Operation) []*v1.OperationResult) {
+		n, store, _ := beforeNode(t)
+		n.begin("s", "c", tooled("Read", `{"path": "PLAN"}`))
+		store.do(func(c session.Command) bool { _, sets := c.(*session.Set); return sets })
+		require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOfResult(t, send(n, endFrame(1, "s", "c"))[0]))
+		require.EqualValues(t, 1, n.getSession("s").Executions)
+		require.Contains(t, n.state(), `"c":{`)
+		store.do(func(session.Command) bool { return false })
+		n.manyOpen()
+		n.begin("s", "other", tooled("Read", `{"path": "x"}`))
+		require.NotContains(t, n.state(), `"g1"`)
+		require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, send(n, endFrame(1, "s", "c"))[0].GetEnd().GetOutcome())
+		require.Contains(t, n.state(), `"reads":["PLAN"]`)
+		require.NotContains(t, n.state(), `"c":{`)
 	})
 }
 

@@ -91,11 +91,9 @@ func (k *Keeper) stale(ns string, than uint64) {
 
 // A Place is a call of a session in its workflow.
 type Place struct {
-	NS, Session, Call, Agent string
-	Opened                   time.Duration // in the log's time
-	Policy                   *engine.Policy
-	// IsOpen tells whether a call of the session runs.
-	IsOpen func(call string) bool
+	NS, Session, Call string
+	Policy            *engine.Policy
+	Seen              *session.Session // as it stood before
 }
 
 func (p *Place) flow() *engine.Workflow { return p.Policy.Workflow() }
@@ -152,7 +150,9 @@ func (p *Place) forget(s *engine.WorkflowState) {
 		return
 	}
 	for id := range s.Open {
-		if !p.IsOpen(id) {
+		m := p.Seen.IDs.Find(id)
+		untold := m != nil && session.Code(m.Code()) == session.Ended // its end may be on its way here
+		if p.Seen.Find(id) == nil && !untold {
 			delete(s.Open, id)
 		}
 	}
@@ -215,7 +215,7 @@ func (k *Keeper) ask(ctx context.Context, p *Place, s *engine.WorkflowState, ver
 	sum := sha256.Sum256([]byte(p.Session + "\x00" + p.flow().Name + "\x00" + v.Stage + "\x00" + version))
 	how := p.Policy.StageApproval()
 	req := &v1.ApprovalServiceRequestRequest{
-		AgentId: p.Agent, SessionId: p.Session, Tool: p.flow().Name + "/" + v.Stage, Message: input.Clip(v.Reason, session.MaxMessage),
+		AgentId: p.Seen.Agent.Value(), SessionId: p.Session, Tool: p.flow().Name + "/" + v.Stage, Message: input.Clip(v.Reason, session.MaxMessage),
 		Required: int32(how.Required), Denials: int32(how.Denials), Timeout: durationpb.New(how.Timeout),
 		Client: client,
 	}
@@ -346,7 +346,7 @@ func (k *Keeper) read(ctx context.Context, p *Place) (*engine.WorkflowState, str
 	if !ok || c == nil {
 		return p.flow().New(p.Session), session.Absent, nil
 	}
-	if k.Asks && c.Until-Kept(true) < p.Opened {
+	if k.Asks && c.Until-Kept(true) < p.Seen.Opened {
 		return p.flow().New(p.Session), c.Value.Version(), nil
 	}
 	s, err := p.flow().Decode(p.Session, c.Value.Text)
