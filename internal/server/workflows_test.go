@@ -355,6 +355,112 @@ func TestAWorkflowAndARuleThatAsks(t *testing.T) {
 	require.Contains(t, n.state(), `"reads":["PLAN"]`)
 }
 
+// A call that was kept out is judged by where its session stands when it goes on, and not
+// by where that stood when it came.
+func TestWhatWasKeptOutOfAWorkflowIsJudgedAnew(t *testing.T) {
+	x := beginRequest("s", "x", tooled("Read", `{"path": "ASK"}`), waiting(time.Nanosecond), func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} })
+	outcome := func(n *node, req *v1.BeginCallRequest) v1.Outcome {
+		n.t.Helper()
+		res, err := n.calls.BeginCall(n.ctx(), req)
+		require.NoError(n.t, err)
+		return res.Outcome
+	}
+	asked := func(n *node) (id string) {
+		eventually(n.t, "people are asked", func() bool {
+			list, err := n.approvals.List(n.ctx(), &v1.ApprovalServiceListRequest{State: v1.ApprovalState_APPROVAL_STATE_PENDING})
+			require.NoError(n.t, err)
+			for _, a := range list.Approvals {
+				id = a.Id
+			}
+			return id != ""
+		})
+		return id
+	}
+	agree := func(n *node, id string) {
+		_, err := n.vote(id, "amy", v1.Vote_VOTE_APPROVE)
+		require.NoError(n.t, err)
+	}
+	again := func(n *node) v1.Outcome { return outcome(n, x) }
+	for what, keepOut := range map[string]func(n *node, store *before) (goOn func(n *node) v1.Outcome){
+		"people are asked": func(n *node, _ *before) func(*node) v1.Outcome {
+			require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, again(n))
+			return func(n *node) v1.Outcome { agree(n, asked(n)); return again(n) }
+		},
+		"it waits for people": func(n *node, _ *before) func(*node) v1.Outcome {
+			waited := make(chan v1.Outcome, 1)
+			go func() {
+				long := proto.CloneOf(x)
+				long.Wait = durationpb.New(30 * time.Second)
+				res, _ := n.calls.BeginCall(n.ctx(), long)
+				waited <- res.GetOutcome()
+			}()
+			id := asked(n)
+			return func(n *node) v1.Outcome { agree(n, id); return <-waited }
+		},
+		"it is approved and queues": func(n *node, _ *before) func(*node) v1.Outcome {
+			again(n)
+			agree(n, asked(n))
+			n.acquire("gpu", "held")
+			queued := ways["batch"](n, beginFrame(1, "s", "x", func(r *v1.BeginCallRequest) { proto.Merge(r, x); r.Wait = durationpb.New(time.Minute) }))[0]
+			require.Equal(t, v1.Outcome_OUTCOME_QUEUED, queued.GetBegin().GetOutcome())
+			return again
+		},
+		"a STOP": func(n *node, _ *before) func(*node) v1.Outcome {
+			n.signal("STOP", "s")
+			require.Equal(t, v1.Outcome_OUTCOME_STOPPED, again(n))
+			n.signal("CONTINUE", "s")
+			return again
+		},
+		"it is not ordered": func(n *node, store *before) func(*node) v1.Outcome {
+			store.do(noCalls)
+			_, err := n.calls.BeginCall(n.ctx(), x)
+			require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, err))
+			store.do(func(session.Command) bool { return false })
+			return again
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			store := &before{Store: storage.NewMemory(nil)}
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			n := startOn(t, store)
+			_, err := n.policies.PutPolicy(n.ctx(), &v1.PutPolicyRequest{Name: "p", Files: []*v1.TextFile{
+				{Path: "flow.yaml", Content: flowOfP}, {Path: "rules.yaml", Content: "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: p}\ndefaults: {mode: enforce}\nrules:\n" +
+					"  - {id: ask, type: pre, tool: Read, when: {args.path: {equals: ASK}}, then: {action: ask, message: 'sure?'}}\n"},
+			}})
+			require.NoError(t, err)
+			n.session("s")
+			n.putPool("gpu", 1)
+			goOn := keepOut(n, store)
+			n.did("y", "Read", `{"path": "PLAN"}`, "text")
+			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("z", "Edit", `{"path": "x"}`, nil).Outcome)
+			require.Contains(t, n.state(), `"active_stage":"build"`)
+			require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, goOn(n))
+			require.Equal(t, v1.Outcome_OUTCOME_DENIED_BY_POLICY, again(n), "which it stays")
+		})
+	}
+}
+
+// What runs, or stands in a queue, was let in where its session stood then.
+func TestWhatAWorkflowHasLetInGoesOn(t *testing.T) {
+	n := flowNode(t)
+	n.putPool("gpu", 1)
+	of := func(r *v1.BeginCallRequest) { r.Pools = []*v1.Want{{Pool: "gpu"}} }
+	runs := n.begin("s", "runs", tooled("Read", `{"path": "a"}`), of)
+	queued := ways["batch"](n, beginFrame(1, "s", "queued", tooled("Read", `{"path": "b"}`), of, waiting(time.Minute)))[0]
+	require.Equal(t, v1.Outcome_OUTCOME_QUEUED, queued.GetBegin().GetOutcome())
+	n.did("y", "Read", `{"path": "PLAN"}`, "text")
+	n.did("z", "Edit", `{"path": "x"}`, nil)
+	require.Contains(t, n.state(), `"active_stage":"build"`)
+	state := n.state()
+	require.Equal(t, runs.Grants[0].Token, n.begin("s", "runs", tooled("Read", `{"path": "a"}`), of).Grants[0].Token)
+	require.Equal(t, state, n.state())
+	n.end("s", "runs")
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.begin("s", "runs", tooled("Read", `{"path": "a"}`), of).Outcome)
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "queued", tooled("Read", `{"path": "b"}`), of, waiting(time.Minute)).Outcome)
+	n.end("s", "queued")
+	require.Contains(t, n.state(), `"reads":["PLAN","a","b"]`)
+}
+
 // What a session leaves behind has a bound: calls that are over and never told of it, and
 // evidence.
 func TestWhatAWorkflowKeepsIsBounded(t *testing.T) {

@@ -106,12 +106,22 @@ type Verdict struct {
 	Asked *session.ApprovalCount // pending, with an Ask
 }
 
-// Judge judges a call, and keeps what comes of that. A call that it has let in is let in
-// again: it is repeated.
+// letIn reports whether the call runs or stands in a queue by what was judged before, so
+// that the log looks at no verdict of it any more.
+func (p *Place) letIn() bool {
+	h := p.Seen.Find(p.Call)
+	return h != nil && h.Asked() == nil
+}
+
+// Judge judges a call, and keeps what comes of that. One that was let in is let in again:
+// it is repeated. One that was kept out since, by a STOP, by people or because it was not
+// ordered, is judged by what holds now. What was written of it stays where it is blocked
+// now: it may be let in meanwhile through another node, and if not, it has no end that
+// would be told.
 func (k *Keeper) Judge(ctx context.Context, p *Place, args value.Value, tool string) (v Verdict, err error) {
 	call := engine.WorkflowCallOf(tool, args)
 	err = k.change(ctx, p, func(s *engine.WorkflowState, version string) error {
-		if r, runs := s.Open[p.Call]; runs {
+		if r, open := s.Open[p.Call]; open && p.letIn() {
 			v = Verdict{WorkflowVerdict: engine.WorkflowVerdict{Stage: r.Stage}}
 			return nil
 		}
