@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -208,6 +209,9 @@ func valueOf(v *structpb.Value) value.Value {
 	return inner
 }
 
+// tellsFor is for how long it is tried to tell a workflow of an end.
+const tellsFor = 5 * time.Second
+
 // tell takes down, once the call is over, how far that brings its session in its workflow:
 // what the log did not end so is no evidence. Told again it changes nothing, since the call
 // is not open there any more; so a repeat tells what could not be told before.
@@ -222,6 +226,8 @@ func (e *end) tell(ctx context.Context) error {
 		result = valueOf(e.req.Output)
 	}
 	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, e.policy)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellsFor) // who leaves now may never ask again
+	defer cancel()
 	return e.s.flows.Ended(e.trace.Within(ctx), at, e.cmd.Status == session.Succeeded, result)
 }
 

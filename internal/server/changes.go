@@ -144,9 +144,11 @@ func (a *auditor) changed(cmd session.Command, said []byte, answer *storage.Answ
 		s := audit.SayOf(cmd, by)
 		said = s.Text()
 	}
-	write := func(answer *storage.Answer, chain *session.Chain, learned bool) uint64 {
+	key, _ := session.ChainOf(cmd)
+	ns := cmd.Namespace()
+	write := func(answer *storage.Answer, chain *session.Chain, learned bool) uint64 { // which may be kept for long, and cmd be large
 		a.metrics.auditLines.Inc()
-		return a.log.add(func(l line) line { return a.change(l, cmd, said, answer, who, chain, learned) })
+		return a.log.add(func(l line) line { return a.change(l, key, ns, said, answer, who, chain, learned) })
 	}
 	if answer.Outcome == storage.Unknown || answer.Again {
 		answer.Line = write(answer, nil, false)
@@ -174,9 +176,8 @@ func (a *auditor) mark() uint64 {
 
 // change adds what is said of a change; chain is nil where its link is not known. What was
 // learned later may have a line where another attempt was answered as well.
-func (a *auditor) change(l line, cmd session.Command, said []byte, answer *storage.Answer, who string, chain *session.Chain, learned bool) line {
-	key, _ := session.ChainOf(cmd)
-	l = l.stamp(a.now()).text("event_type", "change").text("namespace", cmd.Namespace())
+func (a *auditor) change(l line, key session.Key, ns string, said []byte, answer *storage.Answer, who string, chain *session.Chain, learned bool) line {
+	l = l.stamp(a.now()).text("event_type", "change").text("namespace", ns)
 	if who != "" {
 		l = l.text("principal", who)
 	}

@@ -135,12 +135,13 @@ func back(s *script) {
 		ask      func(ctx context.Context, n *node) (v1.Outcome, error)
 		answered chan answer
 		cut      func()
+		at       *node
 	}
 	sends := func(w *waiter) {
 		var ctx context.Context
 		ctx, w.cut = context.WithCancel(s.ctx)
 		at := s.nodes[s.rng.IntN(len(s.nodes))]
-		w.answered = make(chan answer, 1)
+		w.answered, w.at = make(chan answer, 1), at
 		go func() {
 			outcome, err := w.ask(ctx, at)
 			w.answered <- answer{outcome, err}
@@ -198,6 +199,13 @@ func back(s *script) {
 	time.Sleep(time.Duration(s.rng.Int64N(int64(2 * time.Second))))
 	sends(a)
 	for begun := time.Now(); time.Since(begun) < 7*time.Second && len(a.answered) == 0; time.Sleep(time.Second) {
+		reaches, cancel := context.WithTimeout(s.ctx, time.Second)
+		_, err := a.at.slots.GetPool(reaches, &v1.GetPoolRequest{Pool: s.own})
+		cancel()
+		if err != nil { // his node can renew it for as long as it reaches the others, and no longer
+			s.over = true
+			return
+		}
 		if !stands(2) {
 			time.Sleep(time.Second)                 // he is told of it
 			s.over = s.over || len(a.answered) == 0 // he may have lost it where nobody could renew it

@@ -1,9 +1,12 @@
 package waiting
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +49,48 @@ func TestAClaimThatIsNotAdmitted(t *testing.T) {
 	a := <-x.done
 	require.Equal(t, fault.ReasonOverloaded, fault.InfoOf(fault.OfAnswer(&a)).GetReason())
 	require.Empty(t, w.pools, "it is not claimed again")
+}
+
+// old is a store that sees nothing new although time goes on, and keeps what is put in order.
+type old struct {
+	storage.Store
+	looks  atomic.Int64
+	pool   *session.Pool
+	orders chan session.Command
+}
+
+func (o *old) Get(context.Context, session.Key, storage.Read) (storage.Found, error) {
+	return storage.Found{Record: o.pool, Now: time.Duration(o.looks.Add(1)) * pollWaits}, nil
+}
+
+func (o *old) Apply(_ context.Context, cmds ...session.Command) []storage.Answer {
+	for _, c := range cmds {
+		o.orders <- c
+	}
+	return make([]storage.Answer, len(cmds))
+}
+
+// Who gives up a place says when it was heard of last, since he may see what was long ago; and
+// he gives up none for which somebody waits at this node.
+func TestWhoGivesUpAPlaceSaysWhenItWasHeardOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &old{pool: &session.Pool{}, orders: make(chan session.Command, 9)}
+		o.pool.Queue = []limiter.Ticket{{Holder: "h", Place: limiter.Place{Seen: 7, Until: time.Hour}}}
+		w := still(t)
+		w.store, w.stop, w.done = o, make(chan struct{}), false
+		x := &Wait{Pool: session.PoolKey("default", "q"), Holder: "h", Cancel: &session.Cancel{NS: "default", Client: "c", Call: "l"}}
+		w.Abandon(x)
+		time.Sleep(abandonGrace - time.Millisecond)
+		require.Empty(t, o.orders)
+		time.Sleep(pollWaits)
+		require.EqualValues(t, 7, (<-o.orders).(*session.Cancel).Heard)
+		require.Zero(t, x.Cancel.Heard)
+
+		w.Join(&Wait{Pool: x.Pool, Holder: "h"})
+		w.Abandon(x)
+		time.Sleep(2 * abandonGrace)
+		require.Empty(t, o.orders)
+	})
 }
 
 // A wait that has its first slot goes on in the queue of the next pool, and in no

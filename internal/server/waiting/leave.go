@@ -25,9 +25,9 @@ const (
 	// stay unclaimed: the node that has its caller claims it at once.
 	unclaimedGrace = time.Second
 	// standstill is by how much log time goes on at once behind a time without a leader,
-	// in which nobody could be heard of. A leader writes it more often.
-	standstill = 2 * time.Second
-	// lapsed is after how long a place has lapsed of which nobody is heard.
+	// in which nobody could be heard of. A leader writes it twice in a second.
+	standstill = 3 * pollWaits
+	// lapsed is by when a place has lapsed for long of which nobody is heard.
 	lapsed = 20 * time.Second
 )
 
@@ -70,6 +70,8 @@ func (w *Waiters) abandoned(ctx context.Context, x *Wait) (heard time.Duration, 
 		select {
 		case <-poll.C:
 		case <-w.stop:
+			return 0, false
+		case <-ctx.Done():
 			return 0, false
 		}
 		var p place

@@ -435,6 +435,8 @@ class LazySession:
                     last = {**end, "callId": anew}
                     status, answer = settled(ask("CallService/BeginCall", {**begin, "callId": anew}))
             if status == 200 and answer.get("outcome") != "OUTCOME_ADMITTED":
+                if answer.get("outcome") == "OUTCOME_APPROVAL_REQUIRED":  # nobody is to decide about what has run
+                    settled(ask("CallService/CancelCall", self.known({"sessionId": self.id, "callId": last["callId"]})))
                 return
             settled(ask("CallService/EndCall", last))
 
