@@ -209,6 +209,11 @@ func valueOf(v *structpb.Value) value.Value {
 	return inner
 }
 
+// tells reports whether its session has a workflow that is told of ends.
+func (e *end) tells() bool {
+	return e.policy != nil && e.policy.Workflow() != nil && e.session.Phase == session.PhaseOpen
+}
+
 // tellsFor is for how long it is tried to tell a workflow of an end.
 const tellsFor = 5 * time.Second
 
@@ -216,9 +221,7 @@ const tellsFor = 5 * time.Second
 // what the log did not end so is no evidence. Told again it changes nothing, since the call
 // is not open there any more; so a repeat tells what could not be told before.
 func (e *end) tell(ctx context.Context) error {
-	code := e.answer.Result.Code
-	over := code == session.Ended || code == session.AlreadyEnded
-	if !over || e.policy == nil || e.policy.Workflow() == nil || e.session.Phase != session.PhaseOpen {
+	if code := e.answer.Result.Code; !e.tells() || code != session.Ended && code != session.AlreadyEnded {
 		return nil
 	}
 	result := value.Value{}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
@@ -186,6 +188,8 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		}
 		return all
 	}
+	var telling errgroup.Group
+	telling.SetLimit(maxJudged)
 	for n, i := range open {
 		own := answers[:counts[n]]
 		for j := range own {
@@ -197,7 +201,15 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		if all[n].err != nil {
 			continue
 		}
-		if all[n] = s.take(ctx, ops[i], own); all[n].again {
+		if e, ends := ops[i].(*end); ends && e.tells() { // which takes long, and others wait behind it
+			telling.Go(func() error { all[n] = s.take(ctx, ops[i], own); return nil })
+		} else {
+			all[n] = s.take(ctx, ops[i], own)
+		}
+	}
+	_ = telling.Wait() // none of them returns an error
+	for n := range all {
+		if all[n].again {
 			s.metrics.premises.Inc()
 		}
 	}
