@@ -76,8 +76,10 @@ func TestWhoGivesUpAPlaceSaysWhenItWasHeardOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &old{pool: &session.Pool{}, orders: make(chan session.Command, 9)}
 		o.pool.Queue = []limiter.Ticket{{Holder: "h", Place: limiter.Place{Seen: 7, Until: time.Hour}}}
-		w := still(t)
-		w.store, w.stop, w.done = o, make(chan struct{}), false
+		w := &Waiters{
+			store: o, log: slog.New(slog.DiscardHandler), waiting: prometheus.NewGauge(prometheus.GaugeOpts{}),
+			stop: make(chan struct{}), pools: make(map[session.Key]*queue),
+		}
 		x := &Wait{Pool: session.PoolKey("default", "q"), Holder: "h", Cancel: &session.Cancel{NS: "default", Client: "c", Call: "l"}}
 		w.Abandon(x)
 		time.Sleep(abandonGrace - time.Millisecond)
