@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +30,7 @@ func TestAloneInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_ALONE") == "" {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 		f, err := newFleet(3, rng, slog.New(slog.DiscardHandler), func(*cluster.Config) {})
 		require.NoError(t, err)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -26,7 +25,7 @@ func TestCrowdsInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_ALONE") == "" {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		f, nodes := founded(t, 3)
 		defer func() { require.NoError(t, f.end()) }()
 		one, other := nodes[rand.IntN(3)], nodes[rand.IntN(3)]
@@ -78,7 +77,7 @@ func TestComesBackInVirtualTime(t *testing.T) {
 	for _, leaderless := range []bool{false, true} {
 		t.Run(fmt.Sprint("leaderless ", leaderless), func(t *testing.T) {
 			for range 4 {
-				synctest.Test(t, func(t *testing.T) { comesBack(t, leaderless) })
+				inVirtualTime(t, func(t *testing.T) { comesBack(t, leaderless) })
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +24,7 @@ func TestGoesInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_GOES") == "" {
 		t.Skip("it is run by TestGoes, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 		f, err := newFleet(3, rng, slog.New(slog.DiscardHandler), func(*cluster.Config) {})
 		require.NoError(t, err)

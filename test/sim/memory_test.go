@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -51,7 +50,7 @@ func TestTurnedBitsAreFound(t *testing.T) {
 	if text := os.Getenv(memoryEnv); text != "" {
 		var b memoryBits
 		require.NoError(t, json.Unmarshal([]byte(text), &b))
-		synctest.Test(t, func(t *testing.T) { turnBits(t, b) })
+		inVirtualTime(t, func(t *testing.T) { turnBits(t, b) })
 		return
 	}
 	if os.Getenv(settingEnv) != "" {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +32,7 @@ func TestARateWhoseLeaderIsKilled(t *testing.T) {
 	if text := os.Getenv(rateEnv); text != "" {
 		var seed uint64
 		require.NoError(t, json.Unmarshal([]byte(text), &seed))
-		synctest.Test(t, func(t *testing.T) { rateUnderKills(t, seed) })
+		inVirtualTime(t, func(t *testing.T) { rateUnderKills(t, seed) })
 		return
 	}
 	if os.Getenv(settingEnv) != "" || os.Getenv(memoryEnv) != "" {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -163,7 +162,7 @@ func TestRestoresOfOtherTimesInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_ALONE") == "" {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		old, olds := founded(t, 1)
 		defer func() { require.NoError(t, old.end()) }()
 		// What it says at an hour, so that its time does not stand at what was written last.
@@ -265,7 +264,7 @@ func TestRestoresAgainInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_ALONE") == "" {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		f, nodes := founded(t, 3)
 		defer func() { require.NoError(t, f.end()) }()
 		any := func() *reader { return nodes[rand.IntN(len(nodes))] }

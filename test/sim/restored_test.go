@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -333,7 +332,7 @@ func TestRestoresInVirtualTime(t *testing.T) {
 	if os.Getenv("GOVNODE_L1_ALONE") == "" {
 		t.Skip("it is run by TestAlone, in a process of its own")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T) {
 		f, nodes := founded(t, 3)
 		defer func() { require.NoError(t, f.end()) }()
 		one := nodes[rand.IntN(len(nodes))]

@@ -54,7 +54,7 @@ type Authenticator struct {
 
 	mu    sync.Mutex
 	known map[[32]byte]*Principal // by the SHA-256 of the token's text
-	young map[string]*late        // namespaces that were looked up anew for a token that was not there
+	young map[string]*late        // by namespaces that were looked up anew for a token that was not there
 	watch map[*guarded]struct{}
 	stop  chan struct{}
 	once  sync.Once
@@ -264,21 +264,32 @@ func record(x *session.Access) session.Record {
 	return x
 }
 
-// A late read of a namespace's record, which all share who need one at that time.
+// late reads a namespace's record as it stands now, for all who ask at that time: no two
+// reads are under way at once, and each begins behind whoever it answers has come, so that
+// nobody misses what was there before.
 type late struct {
-	mu    sync.Mutex
-	at    time.Time
+	mu   sync.Mutex
+	next *lateRead // that has not begun
+	busy bool      // somebody reads, or pauses
+}
+
+type lateRead struct {
+	done  chan struct{} // closed behind found and err
 	found storage.Found
 	err   error
 }
 
-// laterPause is how long the answer of a late read is good enough for tokens that
-// are not known: so who guesses costs the cluster ten reads a second and no more.
-const laterPause = 100 * time.Millisecond
-
-// maxYoung bounds the namespaces of which somebody has shown a token that was not
-// there: names that are none are guessed as well.
-const maxYoung = 1024
+const (
+	// laterPause is how long a late read begins behind the one before it: so who guesses
+	// costs the cluster ten reads a second and no more.
+	laterPause = 100 * time.Millisecond
+	// laterFor bounds one, whose length is that of no request: nobody is told the error of
+	// another's deadline.
+	laterFor = 10 * time.Second
+	// maxYoung bounds the namespaces of which somebody has shown a token that was not
+	// there: names that are none are guessed as well.
+	maxYoung = 1024
+)
 
 func (a *Authenticator) later(ctx context.Context, ns string) (storage.Found, error) {
 	a.mu.Lock()
@@ -292,14 +303,44 @@ func (a *Authenticator) later(ctx context.Context, ns string) (storage.Found, er
 	}
 	a.mu.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := a.Now(); l.at.IsZero() || now.Sub(l.at) > laterPause || now.Before(l.at) {
-		l.found, l.err = a.Store.Get(ctx, session.AccessKey(ns), storage.Latest)
-		if l.at = now; l.err != nil {
-			l.at = time.Time{}
+	r := l.next
+	if r == nil {
+		r = &lateRead{done: make(chan struct{})}
+		l.next = r
+	}
+	if !l.busy {
+		l.busy = true
+		go a.readLate(context.WithoutCancel(ctx), l, ns)
+	}
+	l.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.found, r.err
+	case <-ctx.Done():
+		return storage.Found{}, storage.Unread(context.Cause(ctx))
+	}
+}
+
+// readLate reads for as long as somebody asks.
+func (a *Authenticator) readLate(ctx context.Context, l *late, ns string) {
+	for {
+		l.mu.Lock()
+		r := l.next
+		l.next, l.busy = nil, r != nil
+		l.mu.Unlock()
+		if r == nil {
+			return
+		}
+		pause := time.After(laterPause)
+		bound, cancel := context.WithTimeout(ctx, laterFor)
+		r.found, r.err = a.Store.Get(bound, session.AccessKey(ns), storage.Latest)
+		cancel()
+		close(r.done)
+		select {
+		case <-pause:
+		case <-a.stop: // what is asked for still is answered by a store that closes
 		}
 	}
-	return l.found, l.err
 }
 
 // Again finds a principal anew by what holds now: after an answer that what he was

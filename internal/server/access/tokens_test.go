@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -109,23 +112,34 @@ func TestTokensThatAreMadeAnewAreOthers(t *testing.T) {
 	}
 }
 
-// A reader counts what is read of a store.
+// A reader counts what is read of a store, and holds late reads up for a while.
 type reader struct {
 	storage.Store
+	mu    sync.Mutex
 	reads []string
+	slow  time.Duration // behind what the store has answered
 }
 
 func (r *reader) Get(ctx context.Context, k session.Key, how storage.Read) (storage.Found, error) {
+	r.mu.Lock()
 	r.reads = append(r.reads, fmt.Sprint(k, " ", how))
-	return r.Store.Get(ctx, k, how)
+	r.mu.Unlock()
+	found, err := r.Store.Get(ctx, k, how)
+	if how == storage.Latest && r.slow > 0 {
+		select {
+		case <-time.After(r.slow):
+		case <-ctx.Done():
+			return storage.Found{}, ctx.Err()
+		}
+	}
+	return found, err
 }
 
-// Whatever is wrong with a token, the node does the same to find it out, at every one of
-// several tries: how long it takes does not tell which ids there are.
-func TestUnknownIDsTakeNoLonger(t *testing.T) {
-	store, at := &reader{Store: storage.NewMemory(nil)}, time.Now()
+// readable is an Authenticator over a reader, in virtual time.
+func readable(t *testing.T) (*Authenticator, *reader) {
+	store := &reader{Store: storage.NewMemory(nil)}
 	a, err := New(Config{
-		Store: store, Required: true, Now: func() time.Time { return at },
+		Store: store, Required: true, Now: time.Now,
 		Refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refused"}, []string{"reason"}),
 	})
 	require.NoError(t, err)
@@ -133,30 +147,119 @@ func TestUnknownIDsTakeNoLonger(t *testing.T) {
 		a.Close()
 		require.NoError(t, store.Close())
 	})
-	const secret = "a-secret-of-enough-letters-00000"
-	put := func(id string, expires int64) {
-		x := session.Token{ID: id, Hash: sha256.Sum256([]byte(secret)), Roles: 2, Expires: expires}
-		require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: x})[0].Failure())
-	}
-	put("good", 0)
-	put("past", at.Add(-time.Minute).UnixMilli())
-	put("gone", 0)
-	require.NoError(t, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "gone"})[0].Failure())
-	tries := func(token string) (all [][]string) {
-		for range 3 {
-			at = at.Add(time.Second)
-			for range 2 {
-				store.reads = nil
-				_, err := a.token(t.Context(), token)
-				require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, token)
-				all = append(all, store.reads)
+	return a, store
+}
+
+const aSecret = "a-secret-of-enough-letters-00000"
+
+func put(t *testing.T, store storage.Store, id string, expires int64) {
+	x := session.Token{ID: id, Hash: sha256.Sum256([]byte(aSecret)), Roles: 2, Expires: expires}
+	require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: x})[0].Failure())
+}
+
+// Whatever is wrong with a token, the node does the same to find it out, at every one of
+// several tries: how long it takes does not tell which ids there are.
+func TestUnknownIDsTakeNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, store := readable(t)
+		put(t, store, "good", 0)
+		put(t, store, "past", time.Now().Add(-time.Minute).UnixMilli())
+		put(t, store, "gone", 0)
+		require.NoError(t, store.Apply(t.Context(), &session.RevokeToken{NS: "team", By: session.Maker{Client: "t"}, ID: "gone"})[0].Failure())
+		tries := func(token string) (all [][]string) {
+			for range 3 {
+				time.Sleep(time.Second)
+				for range 2 {
+					store.reads = nil
+					begin := time.Now()
+					_, err := a.token(t.Context(), token)
+					require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, token)
+					all = append(all, append(store.reads, time.Since(begin).String()))
+				}
+			}
+			return all
+		}
+		want := tries("gn_team.none." + aSecret)
+		require.Len(t, want[0], 3, "what this node knows, and what stands now")
+		for _, token := range []string{"gn_team.good.another-secret-of-enough-letters", "gn_team.past." + aSecret, "gn_team.gone." + aSecret} {
+			require.Equal(t, want, tries(token), token)
+		}
+	})
+}
+
+// Who asks for a token that this node does not know waits for no longer than he wants to,
+// whatever the reads of others wait for.
+func TestLateReadsHoldNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, store := readable(t)
+		store.slow = time.Hour // nobody leads
+		begin := time.Now()
+		var asking sync.WaitGroup
+		for i := range 20 {
+			asking.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := a.token(ctx, fmt.Sprintf("gn_team.token%d.%s", i, aSecret))
+				require.Equal(t, fault.ReasonNotApplied, fault.Of(err).Reason)
+			})
+		}
+		asking.Wait()
+		require.Equal(t, time.Second, time.Since(begin))
+		// Without a deadline it ends too, and what is there by then is found.
+		_, err := a.token(t.Context(), "gn_team.none."+aSecret)
+		require.Equal(t, fault.ReasonNotApplied, fault.Of(err).Reason)
+		require.LessOrEqual(t, time.Since(begin), 3*laterFor)
+	})
+}
+
+// A token that was made before somebody shows it is found, though a read is under way that
+// began before it was made; and however many ask, the store is read ten times a second.
+func TestLateReadsMissNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, store := readable(t)
+		put(t, store, "other", 0)
+		a.Store = &behind{reader: store}
+		store.slow = 20 * time.Millisecond
+		var asking sync.WaitGroup
+		var guessed atomic.Int64
+		for i := range 10 {
+			asking.Go(func() {
+				for range 20 {
+					_, err := a.token(t.Context(), fmt.Sprintf("gn_team.guess%d.%s", i, aSecret))
+					require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason)
+					guessed.Add(1)
+				}
+			})
+		}
+		begin := time.Now()
+		for i := range 50 {
+			id := fmt.Sprint("made", i)
+			put(t, store, id, 0)
+			p, err := a.token(t.Context(), "gn_team."+id+"."+aSecret)
+			require.NoError(t, err)
+			require.Equal(t, "token:"+id, p.Name)
+			time.Sleep(7 * time.Millisecond)
+		}
+		asking.Wait()
+		late := 0
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		for _, r := range store.reads {
+			if strings.HasSuffix(r, fmt.Sprint(storage.Latest)) {
+				late++
 			}
 		}
-		return all
+		require.LessOrEqual(t, late, int(time.Since(begin)/laterPause)+1)
+		require.EqualValues(t, 200, guessed.Load())
+	})
+}
+
+// behind is a node that does not hear of changes.
+type behind struct{ *reader }
+
+func (b *behind) Get(ctx context.Context, k session.Key, how storage.Read) (storage.Found, error) {
+	if how == storage.Nearby {
+		return storage.Found{}, nil
 	}
-	want := tries("gn_team.none." + secret)
-	require.Len(t, want[0], 2, "what this node knows, and what stands now")
-	for _, token := range []string{"gn_team.good.another-secret-of-enough-letters", "gn_team.past." + secret, "gn_team.gone." + secret} {
-		require.Equal(t, want, tries(token), token)
-	}
+	return b.reader.Get(ctx, k, how)
 }
