@@ -21,7 +21,7 @@ func TestAlone(t *testing.T) {
 	if out, err := testProcess(t.Context(), "^TestAloneInVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, err := testProcess(t.Context(), "^(TestRestores.*|TestCrowds|TestComesBack)InVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
+	if out, err := testProcess(t.Context(), "^(TestRestores.*|TestCrowds|TestComesBack|TestFollows)InVirtualTime$", "GOVNODE_L1_ALONE=1"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
