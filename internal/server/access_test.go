@@ -557,9 +557,10 @@ func TestSlotsOfTokens(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_RELEASED, freed.Outcome)
 }
 
-// Who waits with a token that is revoked meanwhile is told so, keeps nobody from the
+// Who waits with a token that is revoked meanwhile is told so and keeps nobody from the
 // slot, and so do streams and followers; another token that was put meanwhile changes
-// nothing for those who wait.
+// nothing for those who wait. His wait was counted, so that he is not told that nothing was
+// changed.
 func TestRevokedWhileWaiting(t *testing.T) {
 	n := startTeam(t)
 	op := n.as(n.token("team", "op01", []v1.Role{v1.Role_ROLE_OPERATOR}))
@@ -601,13 +602,13 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	})
 	n.revoke("team", "goes")
 	n.token("team", "later", worker)
-	requireRefused(t, <-waits, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "revoked")
+	requireRefused(t, <-waits, connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "revoked")
 	for follow.Receive() {
 	}
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(follow.Err()))
 	m, err := stream.Receive()
 	require.NoError(t, err)
-	require.Equal(t, fault.ReasonUnauthenticated, m.Answers[0].GetError().GetReason(), "%v", m)
+	require.Equal(t, fault.ReasonOutcomeUnknown, m.Answers[0].GetError().GetReason(), "%v", m)
 	_, err = stream.Receive()
 	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
 
@@ -688,7 +689,7 @@ func TestExpiredWhileWaiting(t *testing.T) {
 	ahead.Store(int64(2 * time.Minute))
 	_, err = all.slots.ReleaseSlot(t.Context(), &v1.ReleaseSlotRequest{Pool: "q", SlotId: "s", Client: "c", Token: held.Token})
 	require.NoError(t, err)
-	requireRefused(t, <-waits, connect.CodeUnauthenticated, fault.ReasonUnauthenticated, "expired")
+	requireRefused(t, <-waits, connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "expired")
 }
 
 // A token that expires is as one that is revoked.

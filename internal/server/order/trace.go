@@ -59,6 +59,8 @@ func (t *Trace) Said(err error) error {
 		return fault.Unknown(cmp.Or(f.Cause, "the node could not see it through"))
 	case fault.ReasonQuotaExceeded: // of a part of it
 		return fault.Unknown("a quota of the namespace keeps the rest of it out")
+	case fault.ReasonUnauthenticated: // any more: his wait was counted, and its slot may be his
+		return fault.Unknown("the token is not known any more, as it has expired or was revoked; ask an operator for another")
 	default:
 		return f
 	}
