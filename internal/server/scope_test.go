@@ -404,6 +404,48 @@ func TestRevokedDuringARestore(t *testing.T) {
 	require.Equal(t, "new", got.Value)
 }
 
+// Where it cannot be found out whether its sender may still restore, nothing is restored, and
+// that is said: before a snapshot is read, and behind its end.
+func TestARestoreByWhoCannotBeLookedUp(t *testing.T) {
+	for what, half := range map[string]int{"at its beginning": 0, "at its end": 10} {
+		t.Run(what, func(t *testing.T) {
+			store := &unreadAccess{restoring: restoring{Store: storage.NewMemory(nil), begun: make(chan struct{})}}
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			n := startOn(t, store, func(c *server.Config) { c.Authentication = true })
+			root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR}))
+			_, err := root.access.WhoAmI(t.Context(), &v1.WhoAmIRequest{}) // it is known from here on
+			require.NoError(t, err)
+			var snapshot bytes.Buffer
+			require.NoError(t, n.store.Save(t.Context(), &snapshot))
+			store.gone.Store(half == 0)
+			up, err := root.cluster.Restore(t.Context())
+			require.NoError(t, err)
+			_ = up.Send(&v1.RestoreRequest{Chunk: snapshot.Next(half)})
+			if half > 0 {
+				<-store.begun
+				store.gone.Store(true)
+			}
+			_ = up.Send(&v1.RestoreRequest{Chunk: snapshot.Bytes()}) // it may have been refused by now
+			_, err = up.CloseAndReceive()
+			require.Equal(t, "unavailable NOT_APPLIED", saidOf(t, err))
+			require.NotContains(t, n.audit.text(), "snapshot_restored")
+		})
+	}
+}
+
+// unreadAccess is a store that cannot tell as of now who may do what while it is gone.
+type unreadAccess struct {
+	restoring
+	gone atomic.Bool
+}
+
+func (s *unreadAccess) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if s.gone.Load() && r == storage.Latest && k == session.AccessKey(session.ClusterNamespace) {
+		return storage.Found{}, storage.Unread(errLeaderGone)
+	}
+	return s.restoring.Get(ctx, k, r)
+}
+
 // noticing is a store that tells of what is read.
 type noticing struct {
 	storage.Store

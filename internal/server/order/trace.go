@@ -227,20 +227,22 @@ func RequestFailure(by session.Maker) func(*session.Result) error {
 	}
 }
 
-// Restore replaces the whole state.
+// Restore replaces the whole state. Its error is a *storage.Failure.
 func (s *Store) Restore(ctx context.Context, r io.Reader) error {
-	if p := access.From(ctx); p != nil {
-		if _, err := s.auth.AsOfNow(ctx, p); err != nil {
-			return err
-		}
-	}
-	end := &asked{Reader: r, still: func() error {
-		if access.From(ctx) == nil {
+	still := func() error {
+		p := access.From(ctx)
+		if p == nil {
 			return nil
 		}
-		_, err := s.auth.AsOfNow(ctx, access.From(ctx))
+		if _, err := s.auth.AsOfNow(ctx, p); err != nil {
+			return storage.Fail(storage.NotApplied, err) // also where it could not be read
+		}
+		return nil
+	}
+	if err := still(); err != nil {
 		return err
-	}}
+	}
+	end := &asked{Reader: r, still: still}
 	err := s.changes.Restore(ctx, end)
 	if end.refused != nil {
 		return end.refused
