@@ -91,17 +91,24 @@ func (s clusterService) stillMay(ctx context.Context) error {
 }
 
 // changed notes and writes what came of a change of members: what was done is answered so,
-// also to who was revoked meanwhile.
-func (s clusterService) changed(ctx context.Context, event, node, address string, err error) error {
+// also to who was revoked meanwhile. Before says what was changed for it, if anything was,
+// which stays so whatever becomes of it.
+func (s clusterService) changed(ctx context.Context, event, node, address, before string, err error) error {
+	left := order.TraceOf(ctx)
+	prepared := left.Changed
 	if outcome := storage.OutcomeOf(err); outcome != storage.NotApplied {
-		order.TraceOf(ctx).Changed = true // beside what was changed for it: the use of a token
+		left.Changed = true
 		s.audit.member(ctx, event, node, address, outcome)
 	}
-	if err != nil {
-		s.audit.log.push()
-		return fault.OfChange(err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	s.audit.log.push()
+	f := *fault.Of(fault.OfChange(err))
+	if prepared {
+		f.Cause += "; " + before
+	}
+	return &f
 }
 
 // AddNode makes a running node a member.
@@ -123,7 +130,7 @@ func (s clusterService) AddNode(ctx context.Context, req *v1.AddNodeRequest) (*v
 		}
 		return nil, err
 	}
-	if err := s.changed(ctx, "node_added", req.Node, req.Address, c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
+	if err := s.changed(ctx, "node_added", req.Node, req.Address, "the join token is bound to node "+req.Node+" by now", c.AddNode(ctx, req.Node, req.Address, req.Nonvoter)); err != nil {
 		return nil, err
 	}
 	return &v1.AddNodeResponse{Index: s.appliedIndex(ctx)}, nil
@@ -152,7 +159,7 @@ func (s clusterService) RemoveNode(ctx context.Context, req *v1.RemoveNodeReques
 	if err := s.newTokens().EndOf(ctx, req.Node); err != nil {
 		return nil, err
 	}
-	if err := s.changed(ctx, "node_removed", req.Node, "", c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
+	if err := s.changed(ctx, "node_removed", req.Node, "", "the join tokens of "+req.Node+" were revoked before that, so that it needs another to join again", c.RemoveNode(ctx, req.Node, req.Force)); err != nil {
 		return nil, err
 	}
 	return &v1.RemoveNodeResponse{Index: s.appliedIndex(ctx)}, nil
@@ -170,7 +177,7 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 		return nil, err
 	}
 	was := c.LeaderAPI()
-	if err := s.changed(ctx, "leadership_transferred", req.Node, "", c.TransferLeadership(ctx, req.Node)); err != nil {
+	if err := s.changed(ctx, "leadership_transferred", req.Node, "", "", c.TransferLeadership(ctx, req.Node)); err != nil {
 		return nil, err
 	}
 	heard := c.LeaderAPI() != was // else this node may still take the former leader for the present one

@@ -207,6 +207,25 @@ func TestJoinTokensOfAFailedChange(t *testing.T) {
 	require.NoError(t, add(n, token, "n4"))
 }
 
+// Tokens are bound or ended before members change. Where that change is refused then, the
+// error says what stays, and the audit does not say that a node was removed.
+func TestRefusedChangesOfMembersSayWhatStays(t *testing.T) {
+	n, all := startRecruiting(t)
+	root := n.as(n.token(session.ClusterNamespace, "root", []v1.Role{v1.Role_ROLE_OPERATOR})).cluster
+	token := n.token(session.ClusterNamespace, "join1", joinerRole)
+	all.fails = storage.Fail(storage.NotApplied, storage.Invalid(errors.New("no majority")))
+	remove := func() error {
+		_, err := root.RemoveNode(n.ctx(), &v1.RemoveNodeRequest{Node: "n4"})
+		return err
+	}
+	err := remove()
+	requireRefused(t, err, connect.CodeInvalidArgument, fault.ReasonInvalidField, "no majority")
+	require.NotContains(t, err.Error(), "token", "there was none")
+	requireRefused(t, add(n, token, "n4"), connect.CodeInvalidArgument, fault.ReasonInvalidField, "no majority; the join token is bound to node n4")
+	requireRefused(t, remove(), connect.CodeInvalidArgument, fault.ReasonInvalidField, "no majority; the join tokens of n4 were revoked")
+	require.Contains(t, n.audit.text(), "node n4 is to be removed")
+}
+
 // Whoever guesses cannot fill the audit: a second has a few lines of those who are not
 // let in.
 func TestFewLinesOfThoseWhoAreNotLetIn(t *testing.T) {

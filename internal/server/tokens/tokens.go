@@ -182,7 +182,7 @@ func (s *Service) EndOf(ctx context.Context, node string) error {
 		return err
 	}
 	for _, id := range ids {
-		s.tell(ctx, a, record.Change{Event: "token_revoked", Name: id, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is removed"})
+		s.tell(ctx, a, record.Change{Event: "token_revoked", Name: id, NS: cmd.NS, By: cmd.By, Says: "node " + node + " is to be removed"})
 	}
 	return nil
 }
