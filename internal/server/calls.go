@@ -240,16 +240,13 @@ func (b *begin) judge(ctx context.Context) error {
 	if b.cmd.Asking, err = b.asking(ctx); err != nil { // before anything is spent on it
 		return err
 	}
-	if err := b.follow(ctx); err != nil {
-		return err
-	}
 	b.modified = nil
 	if m := b.decision.ModifiedArguments; m != nil {
-		if b.modified, err = m.Struct(); err != nil { // before anything is spent on it
+		if b.modified, err = m.Struct(); err != nil { // likewise
 			return errModified(err)
 		}
 	}
-	return nil
+	return b.follow(ctx)
 }
 
 // judgeAgain is for a call that was kept out: what its verdict rests on may have

@@ -534,7 +534,10 @@ stages:
   - {id: test, tools: [Bash], checks: [{command_matches: "^test", message: tests alone}], exit: [{condition: command_matches("^test b"), message: test b first}]}
   - {id: ship, tools: [Bash], checks: [{command_matches: "^push", message: push alone}]}
 `
-	made := map[string]string{`{"command":"test a"}`: `{"command":"push"}`, `{"command":"push it"}`: `{"command":"test b"}`}
+	made := map[string]string{
+		`{"command":"test a"}`: `{"command":"push"}`, `{"command":"push it"}`: `{"command":"test b"}`,
+		`{"command":"count"}`: `{"command":"push","n":9007199254740993}`,
+	}
 	n := start(t, func(c *server.Config) {
 		c.Engine = []engine.Option{engine.WithGuardrails(guard(func(call engine.GuardrailCall) (engine.GuardrailResult, error) {
 			text, ok := made[call.Args.JSON()]
@@ -560,6 +563,10 @@ stages:
 	tests := n.did("b", "Bash", `{"command": "push it"}`, nil)
 	require.Equal(t, "test b", tests.ModifiedArguments.GetFields()["command"].GetStringValue())
 	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("c", "Bash", `{"command": "push"}`, nil).Outcome, "what ran is the evidence")
+
+	_, err := n.calls.BeginCall(n.ctx(), beginRequest("s", "d", tooled("Bash", `{"command": "count"}`)))
+	requireRefused(t, err, connect.CodeFailedPrecondition, fault.ReasonInvalidField, "9007199254740993 is no double")
+	require.NotContains(t, n.state(), `"d":`, "it does not run, and is not open")
 }
 
 // flowThatAsks is a workflow whose session ships once people have approved that.
