@@ -42,6 +42,7 @@ type end struct {
 	input   *engine.Input       // of its begin; nil if that was not sent
 	review  *engine.Review      // nil where no rule looks at the output
 	drift   *engine.DriftResult // nil where there is nothing to compare
+	tellBy  time.Time           // until when its workflow can be told
 	untold  error               // why its workflow could not be told
 }
 
@@ -214,7 +215,7 @@ func (e *end) tells() bool {
 	return e.policy != nil && e.policy.Workflow() != nil && e.session.Phase == session.PhaseOpen
 }
 
-// tellsFor is for how long it is tried to tell a workflow of an end.
+// tellsFor is for how long it is tried to tell workflows of ends that were ordered together.
 const tellsFor = 5 * time.Second
 
 // tell takes down, once the call is over, how far that brings its session in its workflow:
@@ -229,7 +230,7 @@ func (e *end) tell(ctx context.Context) error {
 		result = valueOf(e.req.Output)
 	}
 	at := e.s.place(e.ns, e.session, e.req.SessionId, e.req.CallId, e.policy)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellsFor) // who leaves now may never ask again
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), e.tellBy) // who leaves now may never ask again
 	defer cancel()
 	return e.s.flows.Ended(e.trace.Within(ctx), at, e.cmd.Status == session.Succeeded, result)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -190,6 +191,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 	}
 	var telling errgroup.Group
 	telling.SetLimit(maxJudged)
+	tellBy := time.Now().Add(tellsFor)
 	for n, i := range open {
 		own := answers[:counts[n]]
 		for j := range own {
@@ -202,6 +204,7 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 			continue
 		}
 		if e, ends := ops[i].(*end); ends && e.tells() { // which takes long, and others wait behind it
+			e.tellBy = tellBy
 			telling.Go(func() error { all[n] = s.take(ctx, ops[i], own); return nil })
 		} else {
 			all[n] = s.take(ctx, ops[i], own)

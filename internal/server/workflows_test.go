@@ -825,6 +825,45 @@ func TestARepeatTellsTheWorkflow(t *testing.T) {
 	})
 }
 
+// telling is a store that notes until when it may take to read values.
+type telling struct {
+	storage.Store
+	mu    sync.Mutex
+	until map[time.Time]int
+}
+
+func (s *telling) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if at, ok := ctx.Deadline(); ok && k.Kind() == session.KindCounter {
+		s.mu.Lock()
+		s.until[at]++
+		s.mu.Unlock()
+	}
+	return s.Store.Get(ctx, k, r)
+}
+
+// Ends that are ordered together tell their workflows within one time, however many they
+// are: others wait for their answers.
+func TestEndsTellTheirWorkflowsWithinOneTime(t *testing.T) {
+	store := &telling{Store: storage.NewMemory(nil), until: map[time.Time]int{}}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store)
+	n.putPolicy(flowOfP)
+	n.session("s")
+	req := &v1.BatchCallsRequest{}
+	for i := range 40 {
+		call := fmt.Sprint("c", i)
+		n.begin("s", call, tooled("Read", `{"path": "x"}`))
+		req.Operations = append(req.Operations, endFrame(uint64(i), "s", call))
+	}
+	clear(store.until)
+	res, err := n.calls.BatchCalls(n.ctx(), req)
+	require.NoError(t, err)
+	for _, r := range res.Results {
+		require.Equal(t, v1.Outcome_OUTCOME_ENDED, r.GetEnd().GetOutcome(), "%v", r)
+	}
+	require.Len(t, store.until, 1)
+}
+
 // What was refused, or waits still, is no evidence, whatever its caller says of its end;
 // and what was admitted is, also where its end was sent together with its begin.
 func TestWhatWasNotAdmittedIsNoEvidence(t *testing.T) {
