@@ -3,7 +3,9 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +71,47 @@ func TestBatchIsJudgedSideBySide(t *testing.T) {
 		}
 		require.EqualValues(t, i, r.Tag)
 		require.Equal(t, want, r.GetBegin().GetOutcome(), "%d: %v", i, r)
+	}
+	require.Equal(t, bound, gate.most)
+}
+
+// staleOnce is a store that says of the first calls that what they took for granted does not
+// hold.
+type staleOnce struct {
+	storage.Store
+	said atomic.Bool
+}
+
+func (s *staleOnce) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
+	if _, begins := cmds[0].(*session.Begin); begins && s.said.CompareAndSwap(false, true) {
+		return slices.Repeat([]storage.Answer{storage.Done(session.Result{Code: session.StalePremise}, 1)}, len(cmds))
+	}
+	return s.Store.Apply(ctx, cmds...)
+}
+
+// Nor are they judged one after another where they are judged anew, and they keep their order.
+func TestBatchIsJudgedAnewSideBySide(t *testing.T) {
+	const bound, calls, admitted = 16, 40, 30
+	store, gate := &staleOnce{Store: storage.NewMemory(nil)}, &turnstile{open: make(chan struct{})}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store, func(c *server.Config) {
+		c.Engine = []engine.Option{engine.WithGuardrails(guard(func(engine.GuardrailCall) (engine.GuardrailResult, error) {
+			if store.said.Load() {
+				return gate.pass(bound)
+			}
+			return engine.GuardrailResult{Decision: engine.GuardrailAllow}, nil
+		}))}
+	})
+	n.putPolicy("name: p", "max_concurrent: 100", fmt.Sprintf("max_tool_calls: %d", admitted))
+	n.session("many")
+	req := &v1.BatchCallsRequest{}
+	for i := range calls {
+		req.Operations = append(req.Operations, beginFrame(uint64(i), "many", fmt.Sprintf("c%d", i)))
+	}
+	res, err := n.calls.BatchCalls(n.ctx(), req)
+	require.NoError(t, err)
+	for i, r := range res.Results {
+		require.Equal(t, i < admitted, r.GetBegin().GetOutcome() == v1.Outcome_OUTCOME_ADMITTED, "%d: %v", i, r)
 	}
 	require.Equal(t, bound, gate.most)
 }

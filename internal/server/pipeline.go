@@ -189,8 +189,8 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		}
 		return all
 	}
-	var telling errgroup.Group
-	telling.SetLimit(maxJudged)
+	var others errgroup.Group
+	others.SetLimit(maxJudged)
 	tellBy := time.Now().Add(tellsFor)
 	for n, i := range open {
 		own := answers[:counts[n]]
@@ -203,20 +203,35 @@ func (s *Server) round(ctx context.Context, ops []operation, open []int) []taken
 		if all[n].err != nil {
 			continue
 		}
-		if e, ends := ops[i].(*end); ends && e.tells() { // which takes long, and others wait behind it
+		e, ends := ops[i].(*end)
+		if ends {
 			e.tellBy = tellBy
-			telling.Go(func() error { all[n] = s.take(ctx, ops[i], own); return nil })
+		}
+		if ends && e.tells() || judgesAnew(own) { // which takes long, and others wait behind it
+			others.Go(func() error { all[n] = s.take(ctx, ops[i], own); return nil })
 		} else {
 			all[n] = s.take(ctx, ops[i], own)
 		}
 	}
-	_ = telling.Wait() // none of them returns an error
+	_ = others.Wait() // none of them returns an error
 	for n := range all {
 		if all[n].again {
 			s.metrics.premises.Inc()
 		}
 	}
 	return all
+}
+
+// judgesAnew reports whether an operation with these answers finds out anew what it took for
+// granted, and judges by that.
+func judgesAnew(answers []storage.Answer) bool {
+	for i := range answers {
+		switch answers[i].Result.Code {
+		case session.StalePremise, session.StaleSession, session.StaleAccess:
+			return true
+		}
+	}
+	return false
 }
 
 // withinQuotas refuses commands that add to what a namespace has too much of.
