@@ -79,7 +79,15 @@ func TestBatchIsJudgedSideBySide(t *testing.T) {
 // hold.
 type staleOnce struct {
 	storage.Store
-	said atomic.Bool
+	said    atomic.Bool
+	endless atomic.Bool // it was asked what holds instead, and until no time
+}
+
+func (s *staleOnce) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if _, bounded := ctx.Deadline(); !bounded && r == storage.Latest && s.said.Load() {
+		s.endless.Store(true)
+	}
+	return s.Store.Get(ctx, k, r)
 }
 
 func (s *staleOnce) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
@@ -114,6 +122,21 @@ func TestBatchIsJudgedAnewSideBySide(t *testing.T) {
 		require.Equal(t, i < admitted, r.GetBegin().GetOutcome() == v1.Outcome_OUTCOME_ADMITTED, "%d: %v", i, r)
 	}
 	require.Equal(t, bound, gate.most)
+}
+
+// What is judged anew on a stream is judged within the time of its frames: whatever it was
+// read under before lasts as long as the stream.
+func TestJudgedAnewWithinItsTime(t *testing.T) {
+	store := &staleOnce{Store: storage.NewMemory(nil)}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store)
+	n.putPolicy(policy()...)
+	n.session("s")
+	l := n.exchange()
+	l.send(beginFrame(1, "s", "c"))
+	requireAdmitted(t, l.one())
+	require.True(t, store.said.Load())
+	require.False(t, store.endless.Load())
 }
 
 // far is a store that breaks where it is asked for more than it has at hand.

@@ -105,7 +105,7 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	}
 	b.one[0], b.until = b.cmd, time.Now().Add(b.cmd.Wait)
 	b.cmd.Content = input.Short(beginContent(req))
-	b.hashes = b.s.policies.Hashes(ctx, b.ns)
+	b.hashes = b.s.policies.Hashes(b.ns)
 	b.input.ContentHash = b.hashes.Of
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 // beside finds what else the call is judged by: the registered content hashes, and the
 // budgets that it charges.
 func (b *begin) beside(ctx context.Context, read storage.Read) error {
-	b.hashes.See(read)
+	b.hashes.See(ctx, read)
 	if b.cmd.Hashes = b.hashes.Epoch; b.hashes.Err != nil {
 		return b.hashes.Err
 	}

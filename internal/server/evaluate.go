@@ -81,11 +81,11 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	if err := spelled(policy, req.Tool); err != nil {
 		return nil, err
 	}
-	hashes, read := s.policies.Hashes(ctx, ns), storage.Latest
+	hashes, read := s.policies.Hashes(ns), storage.Latest
 	if x == nil && name == "" {
 		read = storage.Nearby // a tree by its digest is judged without a leader, too
 	}
-	hashes.See(read)
+	hashes.See(ctx, read)
 	in.ContentHash = hashes.Of
 	d := policy.Evaluate(ctx, in)
 	if hashes.Err != nil {

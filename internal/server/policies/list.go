@@ -309,13 +309,11 @@ type Hashes struct {
 }
 
 // Hashes returns those of a namespace. See comes before the first is looked up.
-func (s *Service) Hashes(ctx context.Context, ns string) Hashes {
-	return Hashes{s: s, ctx: ctx, ns: ns}
-}
+func (s *Service) Hashes(ns string) Hashes { return Hashes{s: s, ns: ns} }
 
-// See finds by which hashes is judged from here on.
-func (h *Hashes) See(read storage.Read) {
-	h.read, h.Err = read, nil
+// See finds by which hashes is judged from here on, and under which context they are read.
+func (h *Hashes) See(ctx context.Context, read storage.Read) {
+	h.ctx, h.read, h.Err = ctx, read, nil
 	h.Epoch = session.HashesOf(h.get(session.SignalsKey(h.ns)))
 }
 
