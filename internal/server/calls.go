@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"example.com/govnode/internal/server/approvals"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/policies"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
@@ -148,6 +150,9 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 		}
 	}
 	b.policy, err = b.s.policies.Compiled(ctx, b.ns, digest)
+	if errors.Is(err, order.ErrTakesLong) {
+		return err
+	}
 	if err != nil && b.session.Phase != session.PhaseOpen && fault.Of(err).Code != connect.CodeUnavailable {
 		b.policy, err = engine.Missing(engine.Digest(digest)), nil // it was deleted since, and nothing is judged any more
 	}
@@ -158,8 +163,8 @@ func (b *begin) load(ctx context.Context, read storage.Read, f *input.Fields) er
 	if b.policy.Workflow() != nil && read == storage.Nearby {
 		// Where the session stands in its workflow is kept beside it, and is written
 		// before the call is ordered.
-		if quick(ctx) {
-			return errTakesLong
+		if order.Quick(ctx) {
+			return order.ErrTakesLong
 		}
 		return b.load(ctx, storage.Latest, f)
 	}
@@ -207,8 +212,8 @@ func factsOf(x *session.Session, now time.Duration) *engine.Facts {
 // judge evaluates the policy on what is known, and puts the verdict and what it
 // rests on into the command.
 func (b *begin) judge(ctx context.Context) error {
-	if !b.policy.Local() && quick(ctx) {
-		return errTakesLong
+	if !b.policy.Local() && order.Quick(ctx) {
+		return order.ErrTakesLong
 	}
 	b.input.Facts, b.input.Now = b.facts, b.s.cfg.Now()
 	took, err := b.decide(ctx)

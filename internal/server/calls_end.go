@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/record"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -109,13 +111,14 @@ func (e *end) find(ctx context.Context, f *input.Fields, read storage.Read) erro
 	e.session = x
 	// Without its policy a call ends all the same: then nothing it returned is shown, and
 	// it is no evidence.
-	if e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest); err != nil && fault.Of(err).Code == connect.CodeUnavailable {
+	e.policy, err = e.s.policies.Compiled(ctx, e.ns, x.Pin.Digest)
+	if errors.Is(err, order.ErrTakesLong) || err != nil && fault.Of(err).Code == connect.CodeUnavailable {
 		return err
 	}
 	if read == storage.Nearby && e.policy != nil && (e.policy.Workflow() != nil || e.unknown(h)) {
 		// To tell a workflow takes long, and so does to find what this node has not seen.
-		if quick(ctx) {
-			return errTakesLong
+		if order.Quick(ctx) {
+			return order.ErrTakesLong
 		}
 		return e.find(ctx, f, storage.Latest)
 	}

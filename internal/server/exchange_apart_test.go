@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"example.com/govnode/client"
 	"example.com/govnode/engine"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // What is judged slowly holds up nothing else of its stream.
@@ -133,4 +136,67 @@ func TestFramesSetApart(t *testing.T) {
 	require.NoError(t, l.stream.CloseRequest())
 	_, err := l.stream.Receive()
 	require.Error(t, err, "nothing is left to be answered")
+}
+
+// distant is a store whose records of one kind are not there nearby, and whose reads of them as
+// of now take until it is let go.
+type distant struct {
+	storage.Store
+	kind  byte // 0: none
+	asked chan struct{}
+	free  chan struct{}
+}
+
+func (s *distant) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if k.Kind() == s.kind && r == storage.Nearby {
+		return storage.Found{}, nil
+	}
+	if k.Kind() == s.kind {
+		s.asked <- struct{}{}
+		select {
+		case <-s.free:
+		case <-ctx.Done():
+		}
+	}
+	return s.Store.Get(ctx, k, r)
+}
+
+// What cannot be told by what is on the node is found out apart, and not where the next
+// messages are received.
+func TestReadsAsOfNowHoldUpNobodyElse(t *testing.T) {
+	slot := func(id string) *v1.SlotRef { return &v1.SlotRef{Pool: "q", SlotId: id, Token: 1} }
+	renew := func(slots ...*v1.SlotRef) *v1.RenewSlotsRequest {
+		return &v1.RenewSlotsRequest{Client: "w", Slots: slots}
+	}
+	for what, x := range map[string]struct {
+		kind  byte
+		owes  bool
+		frame *v1.Operation
+	}{
+		"a policy":                       {session.KindPolicy, false, beginFrame(1, "s", "c")},
+		"the policy of an end":           {session.KindPolicy, false, endFrame(1, "s", "runs")},
+		"slots of a namespace that owes": {session.KindClient, true, &v1.Operation{Tag: 1, Op: &v1.Operation_Renew{Renew: renew(slot("none"))}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := start(t)
+			n.putPolicy(policy()...)
+			n.session("s")
+			n.begin("s", "runs")
+			n.putPool("q", 1)
+			store := &distant{Store: n.store, kind: x.kind, asked: make(chan struct{}, 8), free: make(chan struct{})}
+			late := startOn(t, store) // which has compiled nothing
+			if x.owes {
+				n.putQuotas("default", session.Quotas{Operations: 1})
+				_, err := late.slots.RenewSlots(n.ctx(), renew(slices.Repeat([]*v1.SlotRef{slot("none")}, 50)...))
+				require.NoError(t, err)
+			}
+			l := late.exchange()
+			l.send(x.frame)
+			<-store.asked
+			l.send(&v1.Operation{Tag: 2, Op: &v1.Operation_Acquire{Acquire: &v1.AcquireSlotRequest{Pool: "none", SlotId: "s"}}})
+			require.Contains(t, l.receive(1), uint64(2))
+			close(store.free)
+			require.Contains(t, l.receive(1), uint64(1))
+		})
+	}
 }

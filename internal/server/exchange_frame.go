@@ -12,6 +12,7 @@ import (
 	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
+	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/waiting"
 	"example.com/govnode/internal/window"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -115,7 +116,7 @@ func (c *exchangeContext) Value(key any) any {
 	switch key.(type) {
 	case input.NamespaceKey:
 		return c.namespace
-	case quickKey:
+	case order.QuickKey:
 		return c.quick
 	case access.Key:
 		return c.who.Load()

@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,7 +26,7 @@ import (
 // what holds now, and the operation is ordered again.
 type operation interface {
 	// check checks the fields and finds what the request is about. It may be
-	// called again, after errTakesLong.
+	// called again, after order.ErrTakesLong.
 	check(ctx context.Context, f *input.Fields) error
 	// judge reaches the verdict on what was checked.
 	judge(ctx context.Context) error
@@ -151,18 +150,6 @@ func unary[Req, Res any](ctx context.Context, s *Server, op operationOf[Req, Res
 	return op.response(), nil
 }
 
-// errTakesLong is why an operation was not prepared under a quick context: it
-// would have asked somebody beyond this node.
-var errTakesLong = errors.New("server: this needs more than what is on this node")
-
-type quickKey struct{}
-
-// quick reports whether errTakesLong is wanted instead of what takes long.
-func quick(ctx context.Context) bool {
-	q, _ := ctx.Value(quickKey{}).(bool)
-	return q
-}
-
 // A waiting request says how long it is prepared to wait.
 type waitingRequest interface{ GetWait() *durationpb.Duration }
 
@@ -216,7 +203,7 @@ func (s *Server) prepareAll(ctx context.Context, parts []*v1.Operation) []operat
 	}
 	var others errgroup.Group
 	others.SetLimit(maxJudged)
-	near := context.WithValue(ctx, quickKey{}, true)
+	near := context.WithValue(ctx, order.QuickKey{}, true)
 	for i, part := range parts {
 		ops[i] = s.operationIn(input.Namespace(ctx), part)
 		if prepare(near, i) {

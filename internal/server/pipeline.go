@@ -48,7 +48,7 @@ func (s *Server) prepare(ctx context.Context, f *input.Fields, op operation) (do
 		p.checked = true
 		return op.judge(ctx)
 	})
-	if errors.Is(err, errTakesLong) {
+	if errors.Is(err, order.ErrTakesLong) {
 		p.checked = false
 		return false
 	}
@@ -296,7 +296,7 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 		}
 		goesOn := err == nil && w.Held != nil && !w.Held.Over
 		if goesOn {
-			err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })
+			err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, order.QuickKey{}, false)) })
 		}
 		if goesOn && err == nil {
 			s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})
@@ -306,7 +306,7 @@ func (s *Server) await(ctx context.Context, op operation, w *waiting.Wait) {
 		} else if err == nil && w.Held == nil && w.Answer.Result.Code == session.StaleAccess {
 			p := op.state()
 			if p.who, err = s.auth.Again(ctx, p.who); err == nil {
-				err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, quickKey{}, false)) })
+				err = s.guarded(op, func() error { return op.judgeAgain(context.WithValue(ctx, order.QuickKey{}, false)) })
 			}
 			if err == nil {
 				s.proceed(ctx, []operation{op}, course{queued: func(_ int, again *waiting.Wait) { next = again }})

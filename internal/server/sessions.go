@@ -179,8 +179,8 @@ func (s *Server) sessionThat(ctx context.Context, ns string, f *input.Fields, id
 		if read == storage.Latest {
 			return found, noSession(f, id)
 		}
-		if quick(ctx) {
-			return found, errTakesLong
+		if order.Quick(ctx) {
+			return found, order.ErrTakesLong
 		}
 		read = storage.Latest // the session may be younger than what this node has seen
 	}

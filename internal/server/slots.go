@@ -216,6 +216,9 @@ func (r *renewal) judge(ctx context.Context) error {
 	if debt.Wait == 0 {
 		return nil
 	}
+	if order.Quick(ctx) {
+		return order.ErrTakesLong
+	}
 	keys := make([]session.Key, len(r.open))
 	for n, i := range r.open {
 		if c := r.cmds[i]; c.Session != "" {

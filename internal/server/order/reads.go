@@ -2,6 +2,7 @@ package order
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"example.com/govnode/internal/server/access"
@@ -25,6 +26,19 @@ var reads = map[v1.Consistency]storage.Read{
 func ReadOf(f *input.Fields, c v1.Consistency) storage.Read {
 	input.Enum(f, "consistency", c, v1.Consistency_name)
 	return reads[c]
+}
+
+// ErrTakesLong is why something was not done under a quick context: it would have asked
+// somebody beyond this node.
+var ErrTakesLong = errors.New("server: this needs more than what is on this node")
+
+// QuickKey is the key of a bool, which is true in a quick context.
+type QuickKey struct{}
+
+// Quick reports whether ErrTakesLong is wanted instead of what takes long.
+func Quick(ctx context.Context) bool {
+	q, _ := ctx.Value(QuickKey{}).(bool)
+	return q
 }
 
 // A Page is a part of a list: so many records after a name.

@@ -81,7 +81,9 @@ func (p *Cache) Compiled(ctx context.Context, ns string, d session.Digest) (*eng
 	switch {
 	case err == nil:
 		return policy, nil
-	case errors.As(err, new(*fault.Error)):
+	case errors.Is(err, order.ErrTakesLong) && !order.Quick(ctx): // said to another, who waited for the same
+		return p.Compiled(ctx, ns, d)
+	case errors.Is(err, order.ErrTakesLong), errors.As(err, new(*fault.Error)):
 		return nil, err
 	case ctx.Err() != nil: // while another loads the same
 		return nil, fault.OfRead(ctx.Err())
@@ -92,6 +94,9 @@ func (p *Cache) Compiled(ctx context.Context, ns string, d session.Digest) (*eng
 // tree reads a tree; one that is not there nearby is looked for once more.
 func (p *Cache) tree(ctx context.Context, ns string, d session.Digest) (*engine.Tree, error) {
 	for _, read := range []storage.Read{storage.Nearby, storage.Latest} {
+		if read == storage.Latest && order.Quick(ctx) {
+			return nil, order.ErrTakesLong
+		}
 		found, err := p.store.Get(ctx, session.PolicyKey(ns, d), read)
 		if err != nil {
 			return nil, fault.OfRead(err)
