@@ -31,7 +31,7 @@ import (
 // were, to whoever has the key where there is one.
 type auditor struct {
 	log     *auditLog
-	losses  losses
+	reports *reports
 	now     func() time.Time
 	metrics *metrics
 	journal *record.Journal
@@ -377,29 +377,38 @@ func (s *Server) lapsed(calls []session.Lapse) {
 	}
 }
 
-// auditLost counts lines that are lost, and says so.
+// auditLost counts lines that are lost, and has it said.
 func (s *Server) auditLost(lines int, why error) {
 	s.metrics.auditLost.Inc()
-	s.audit.losses.add(lines, why, func(lines int, why error) {
-		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "lines_lost", lines, "error", why)
-	})
+	s.audit.reports.lost(lines, why)
 }
 
-// auditState says how it stands with the audit log where that has changed.
+// auditState notes how it stands with the audit log where that has changed, and has it
+// said.
 func (s *Server) auditState(trouble error) {
-	then := "answers do not wait for it, and lines are lost if it goes on"
-	if s.cfg.AuditRequired {
-		then = "decisions are refused until it can be written, since it is required"
+	failing := 0.
+	if trouble != nil {
+		failing = 1
+	}
+	s.metrics.auditFailing.Set(failing)
+	s.audit.reports.state(trouble)
+}
+
+// auditReport says how it stands with the audit log.
+func (s *Server) auditReport(r report) {
+	const broken = "the audit log cannot be written; make room, or give another file with --audit"
+	if r.why != nil {
+		s.log.Error(broken, "lines_lost", r.lines, "error", r.why)
 	}
 	switch {
-	case trouble == nil:
-		s.metrics.auditFailing.Set(0)
+	case !r.turned:
+	case r.trouble == nil:
 		s.log.Info("the audit log is written again")
-		return
-	case s.cfg.AuditRequired, trouble == errAuditHangs: // else auditLost says it
-		s.log.Error("the audit log cannot be written; make room, or give another file with --audit", "error", trouble, "then", then)
+	case s.cfg.AuditRequired:
+		s.log.Error(broken, "error", r.trouble, "then", "decisions are refused until it can be written, since it is required")
+	case r.trouble == errAuditHangs: // else its loss was said
+		s.log.Error(broken, "error", r.trouble, "then", "answers do not wait for it, and lines are lost if it goes on")
 	}
-	s.metrics.auditFailing.Set(1)
 }
 
 func (b *begin) record(id string) *record.Record {

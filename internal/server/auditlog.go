@@ -29,8 +29,10 @@ type auditLog struct {
 	to       io.Writer     // nil where nobody takes lines
 	required bool          // answers depend on their lines
 	patience time.Duration // how long one write may take until nobody waits for it any more
-	lost     func(lines int, why error)
-	state    func(trouble error) // told when lines cannot be written, and with nil when they can again
+
+	// Both are called with mu held, and wait for nothing.
+	lost  func(lines int, why error)
+	state func(trouble error) // told when lines cannot be written, and with nil when they can again
 
 	mu      sync.Mutex
 	chain   *audit.Tail // of the lines; nil where they have none
@@ -308,7 +310,7 @@ func (l *auditLog) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.done < last {
-		l.lost(int(last-l.done), l.trouble)
+		l.lost(int(last-l.done), l.why())
 	}
 }
 
@@ -318,42 +320,6 @@ type Reopener interface {
 	// Reopen makes all further writes go to what the name stands for now, on
 	// lines of their own. After an error they go where they went before.
 	Reopen() error
-}
-
-// lossesEvery is how often it is said that lines are lost. On a full disk every
-// call loses one, and the node's own log may stand on the same disk.
-const lossesEvery = time.Second
-
-// losses are the lines that were lost and not told of yet. The first is told at
-// once, and what follows together.
-type losses struct {
-	mu    sync.Mutex
-	lines int
-	why   error
-	quiet bool // until lossesEvery after the last word
-}
-
-func (l *losses) add(lines int, why error, say func(lines int, why error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines, l.why = l.lines+lines, why
-	if !l.quiet {
-		l.tell(say)
-	}
-}
-
-// tell says what was lost, and sees to it that what is lost next is said too,
-// though nothing should fail after it.
-func (l *losses) tell(say func(lines int, why error)) {
-	say(l.lines, l.why)
-	l.lines, l.why, l.quiet = 0, nil, true
-	time.AfterFunc(lossesEvery, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.quiet = l.why != nil; l.quiet {
-			l.tell(say)
-		}
-	})
 }
 
 // A line is a JSON object that is being written, from behind its opening brace.

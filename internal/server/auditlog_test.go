@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -121,57 +118,6 @@ func TestAWriteThatIsCutOffSpoilsNoOtherLine(t *testing.T) {
 			require.NotContains(t, file.text(), "\n\n")
 		}
 	}
-}
-
-// However many writes fail, the node's log has one error a second, and all
-// errors together have every line that was lost. The metric counts the writes.
-func TestLossesAreSaidOnceASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		registry := prometheus.NewRegistry()
-		m, err := newMetrics(registry)
-		require.NoError(t, err)
-		s := &Server{metrics: m, log: slog.New(slog.NewJSONHandler(&log, nil)), audit: &auditor{}}
-		file := written{err: errors.New("no space left on device")}
-		s.audit.log = newLog(&file, s.auditLost)
-		const writes = 2500
-		for range writes { // 2.5 s
-			s.audit.log.add(func(l line) line { return l.number("n", 1) })
-			_ = s.audit.log.flushAll()
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(time.Minute) // nothing more fails
-		synctest.Wait()
-		var said []int
-		for text := range strings.Lines(log.String()) {
-			var l struct {
-				Level, Error string
-				Lost         int `json:"lines_lost"`
-			}
-			require.NoError(t, json.Unmarshal([]byte(text), &l))
-			require.Equal(t, []string{"ERROR", "no space left on device"}, []string{l.Level, l.Error})
-			said = append(said, l.Lost)
-		}
-		require.Len(t, said, 4, "at once, and after each of three seconds")
-		require.Equal(t, 1, said[0])
-		require.Equal(t, writes, said[0]+said[1]+said[2]+said[3])
-		families, err := registry.Gather()
-		require.NoError(t, err)
-		counted := 0.
-		for _, f := range families {
-			if f.GetName() == "gov_audit_write_failures_total" {
-				counted = f.Metric[0].Counter.GetValue()
-			}
-		}
-		require.EqualValues(t, writes, counted)
-
-		// After a while without a loss the next is said at once again.
-		log.Reset()
-		s.audit.log.add(func(l line) line { return l.number("n", 1) })
-		_ = s.audit.log.flushAll()
-		require.Contains(t, log.String(), `"lines_lost":1`)
-		time.Sleep(time.Minute)
-	})
 }
 
 // An audit log that is opened anew takes the lines that come after, whole, and

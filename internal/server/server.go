@@ -246,7 +246,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, log: cfg.Logger, metrics: m, drained: make(chan struct{})}
 	s.leader = members.NewWatch(cfg.Cluster, cfg.LeaderPatience, cfg.Logger)
-	s.audit = &auditor{now: cfg.Now, metrics: m, log: &auditLog{
+	s.audit = &auditor{now: cfg.Now, metrics: m, reports: newReports(s.auditReport), log: &auditLog{
 		to: cfg.Audit, chain: cfg.AuditChain, required: cfg.AuditRequired, patience: cfg.AuditTimeout, lost: s.auditLost, state: s.auditState,
 	}}
 	s.audit.log.init()
@@ -496,6 +496,7 @@ func (s *Server) Close() error {
 		s.anchors.close()
 	}
 	s.audit.log.close()
+	s.audit.reports.close()
 	s.leader.Close()
 	s.memory.Close()
 	s.disk.Close()
