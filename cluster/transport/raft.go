@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -23,6 +24,10 @@ import (
 // that has been replaced meanwhile: it forgets what it applied since and who is a
 // member since, and cannot go on where its log does not reach back so far. Here
 // such a snapshot is answered as taken.
+//
+// And a follower does nothing else while it takes a snapshot, so that it neither
+// votes nor hears another leader if the one that sends it hangs halfway. Here the
+// connection of such a leader is closed.
 type Raft struct {
 	*raft.NetworkTransport
 	ctx     context.Context // of the node
@@ -32,12 +37,12 @@ type Raft struct {
 }
 
 // NewRaft returns the transport of a node that ends with the context. An answer
-// may take as long as the timeout, and a message to get under way as long as the
-// limit. What the node has applied is asked for with applied.
+// may take as long as the timeout; as long as the limit may a message take to get
+// under way, and one that is being read stand still. What the node has applied is asked for with applied.
 func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, applied func() uint64, logger hclog.Logger) *Raft {
 	t := &Raft{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			Stream: half{p, p.raft}, MaxPool: 4, Timeout: timeout, Logger: logger,
+			Stream: stream{half{p, p.raft}, limit}, MaxPool: 4, Timeout: timeout, Logger: logger,
 		}),
 		ctx: ctx, limit: limit, applied: applied, asked: make(chan raft.RPC),
 	}
@@ -55,8 +60,10 @@ func (t *Raft) pass() {
 		select {
 		case rpc := <-t.NetworkTransport.Consumer():
 			if r, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok && r.LastLogIndex <= t.applied() {
-				_, _ = io.Copy(io.Discard, rpc.Reader) // else it is taken for the next request
-				rpc.Respond(&raft.InstallSnapshotResponse{Term: r.Term, Success: true}, nil)
+				go func() { // its connection alone waits for that
+					_, _ = io.Copy(io.Discard, rpc.Reader) // else it is taken for the next request
+					rpc.Respond(&raft.InstallSnapshotResponse{Term: r.Term, Success: true}, nil)
+				}()
 				continue
 			}
 			select {
@@ -68,6 +75,52 @@ func (t *Raft) pass() {
 			return
 		}
 	}
+}
+
+// A stream is Raft's half of a port.
+type stream struct {
+	half
+	limit time.Duration
+}
+
+func (s stream) Accept() (net.Conn, error) {
+	conn, err := s.half.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &moving{Conn: conn, limit: s.limit}, nil
+}
+
+// A moving connection is closed when a message stands still on it: each part of
+// one, however small, may take as long as the limit. Between messages it may rest,
+// since others keep connections for later. All messages are answered, so what is
+// read first after an answer begins the next one; only entries may be sent before
+// the answer to those before, and nobody waits for them but the connection itself.
+type moving struct {
+	net.Conn
+	limit  time.Duration
+	within bool // a message, since a part of one was read and nothing answered
+}
+
+func (m *moving) Read(b []byte) (int, error) {
+	var until time.Time
+	if m.within {
+		until = time.Now().Add(m.limit)
+	}
+	if err := m.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	n, err := m.Conn.Read(b)
+	if err != nil {
+		_ = m.Close() // Raft reads on, to throw away what it did not take
+	}
+	m.within = true
+	return n, err
+}
+
+func (m *moving) Write(b []byte) (int, error) {
+	m.within = false
+	return m.Conn.Write(b)
 }
 
 // AppendEntriesPipeline implements raft.Transport.
