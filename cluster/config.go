@@ -155,6 +155,9 @@ func Patience(heartbeat, election time.Duration) time.Duration {
 // on the command line.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
+// fatalWait is how long a node that must not go on waits for its log to say so.
+const fatalWait = 2 * time.Second
+
 // withDefaults returns the configuration to run with, or an error that names
 // the field that is wrong and changes nothing.
 func (c Config) withDefaults() (Config, error) {
@@ -197,7 +200,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Fatal == nil {
 		logger := c.Logger
 		c.Fatal = func(err error) {
-			logger.Error("the node stops", "error", err)
+			said := make(chan struct{})
+			go func() {
+				defer close(said)
+				logger.Error("the node stops", "error", err)
+			}()
+			select {
+			case <-said:
+			case <-time.After(fatalWait): // the log may hang
+			}
 			os.Exit(70) // EX_SOFTWARE: a supervisor may start it again
 		}
 	}

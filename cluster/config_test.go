@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"reflect"
@@ -75,21 +77,30 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, cfg.HeartbeatTimeout, cfg.LeaderLeaseTimeout, "no lease outlasts the patience of followers")
 }
 
-// A node that must not go on ends its process, with the code that Config names, unless Fatal says otherwise.
+// A node that must not go on ends its process, with the code that Config names, unless Fatal says otherwise;
+// also where its log hangs.
 func TestAFatalErrorEndsTheProcess(t *testing.T) {
-	if os.Getenv("CLUSTER_FATAL") != "" {
-		cfg, err := Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0"}.withDefaults()
+	if log := os.Getenv("CLUSTER_FATAL"); log != "" {
+		cfg := Config{ID: "n1", Dir: "data", BindAddr: "127.0.0.1:0"}
+		if log == "hangs" {
+			r, w := io.Pipe()
+			defer r.Close()
+			cfg.Logger = slog.New(slog.NewTextHandler(w, nil))
+		}
+		cfg, err := cfg.withDefaults()
 		require.NoError(t, err)
 		cfg.Fatal(errDisk)
 		return
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
-	c.Env = append(os.Environ(), "CLUSTER_FATAL=1")
-	out, err := c.CombinedOutput()
-	var ended *exec.ExitError
-	require.ErrorAs(t, err, &ended, "%s", out)
-	require.Equal(t, 70, ended.ExitCode(), "%s", out)
-	require.Contains(t, string(out), errDisk.Error())
+	for _, log := range []string{"writes", "hangs"} {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=20s")
+		c.Env = append(os.Environ(), "CLUSTER_FATAL="+log)
+		out, err := c.CombinedOutput()
+		var ended *exec.ExitError
+		require.ErrorAs(t, err, &ended, "%s", out)
+		require.Equal(t, 70, ended.ExitCode(), "%s", out)
+		require.Equal(t, log == "writes", strings.Contains(string(out), errDisk.Error()))
+	}
 }
 
 // An address is that of a host and a port that others can reach, and is not longer than a name may be.
