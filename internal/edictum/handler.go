@@ -40,8 +40,8 @@ type Handler struct {
 
 	followed map[string]cached  // rulesets that streams follow
 	listed   map[string]listing // those of environments
-	ended    chan struct{}
-	end      sync.Once
+	ended    context.Context    // done when streams end
+	end      context.CancelFunc // ends it
 }
 
 // patience is how long a node repeats what has no answer. The SDKs wait for 30 s.
@@ -52,7 +52,8 @@ const maxBody = 8 << 20
 
 // New makes the Handler in front of an API.
 func New(api http.Handler, keys *Keys, log *slog.Logger) *Handler {
-	h := &Handler{api: api, log: log, clients: map[string]*client.Client{}, followed: map[string]cached{}, listed: map[string]listing{}, ended: make(chan struct{})}
+	h := &Handler{api: api, log: log, clients: map[string]*client.Client{}, followed: map[string]cached{}, listed: map[string]listing{}}
+	h.ended, h.end = context.WithCancel(context.Background())
 	h.keys.Store(keys)
 	return h
 }
@@ -61,7 +62,7 @@ func New(api http.Handler, keys *Keys, log *slog.Logger) *Handler {
 func (h *Handler) SetKeys(keys *Keys) { h.keys.Store(keys) }
 
 // Drain breaks the streams, so that those who follow go on at another node.
-func (h *Handler) Drain() { h.end.Do(func() { close(h.ended) }) }
+func (h *Handler) Drain() { h.end() }
 
 // Close ends what the Handler has open. No request may be under way.
 func (h *Handler) Close() error {

@@ -1,6 +1,7 @@
 package edictum
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,6 +56,11 @@ func (h *Handler) stream(w http.ResponseWriter, q *request) error {
 		}
 		defer leave()
 	}
+	// A look may have to wait for an answer, and ends with the node as well.
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	defer context.AfterFunc(h.ended, cancel)()
+	q.Request = q.WithContext(ctx)
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // where the server has one
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -82,9 +88,7 @@ func (h *Handler) stream(w http.ResponseWriter, q *request) error {
 			last = time.Now()
 		}
 		select {
-		case <-q.Context().Done():
-			panic(http.ErrAbortHandler)
-		case <-h.ended:
+		case <-ctx.Done():
 			panic(http.ErrAbortHandler)
 		case <-look.C:
 		}

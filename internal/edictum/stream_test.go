@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -134,6 +135,28 @@ func TestStreamBreaks(t *testing.T) {
 	require.NoError(t, h.Close())
 	require.NoError(t, s.Close())
 	require.NoError(t, store.Close())
+}
+
+// Nor does a stream hold the end of a node up while what it looks for has no answer.
+func TestStreamBreaksWhileItLooks(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	h := edictum.New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-r.Context().Done()
+	}), scriptKeys(t), slog.New(slog.DiscardHandler))
+	n := httptest.NewServer(h)
+	defer n.Close()
+	next := follow(t, n, "bundle_name=shells")
+	<-asked
+	told := time.Now()
+	h.Drain()
+	_, _, err := next()
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Less(t, time.Since(told), 10*time.Second, "the SDKs wait for longer")
+	require.NoError(t, h.Close())
 }
 
 // What a stream cannot follow is refused before it begins.
