@@ -61,16 +61,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0")
 	api := node.mustAwait(t, nodeLine, 1)[0][2]
-	conn, err := net.Dial("tcp", api)
-	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	// A request whose body never comes, of the kind that may take its time. The
-	// node asks for the body when it has begun to read it.
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
-	require.NoError(t, err)
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "HTTP/1.1 100 Continue\r\n", line)
+	beginWithoutEnd(t, api)
 
 	require.NoError(t, node.cmd.Process.Signal(syscall.SIGTERM))
 	node.mustAwait(t, `msg=draining`, 1)
@@ -82,6 +73,39 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	told := time.Now()
 	require.ErrorContains(t, node.stop(), "exit status 1")
 	require.Less(t, time.Since(told), serve.DrainTimeout/2)
+}
+
+// beginWithoutEnd begins a request whose body never comes, of the kind that may take its
+// time. The node asks for the body when it has begun to read it.
+func beginWithoutEnd(t *testing.T, api string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", api)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n", govnodev1connect.ClusterServiceRestoreProcedure)
+	require.NoError(t, err)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 100 Continue\r\n", line)
+}
+
+// A request that outlasts the drain is cut off, and what the node has to write at its end
+// is written all the same.
+func TestARequestThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	audit := filepath.Join(t.TempDir(), "audit.jsonl")
+	node := start(t, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--audit", audit, "--audit-chain", "on")
+	beginWithoutEnd(t, node.mustAwait(t, nodeLine, 1)[0][2])
+	anchors := func() int {
+		written, _ := os.ReadFile(audit)
+		return strings.Count(string(written), `"event_type":"anchor"`)
+	}
+	require.Eventually(t, func() bool { return anchors() == 1 }, longEnough, 5*time.Millisecond)
+	told := time.Now()
+	require.ErrorContains(t, node.stop(), "exit status 1")
+	require.Less(t, time.Since(told), serve.DrainTimeout)
+	require.Contains(t, node.printed(), "requests were still under way")
+	require.Equal(t, 2, anchors(), "the last one is written at the end")
 }
 
 // A node that nobody admits can be ended all the same.

@@ -241,6 +241,8 @@ func (n *node) reopen(c *config.Config, log *slog.Logger) {
 // end stops a node from the top down. While there is time, those who wait and
 // the leadership are handed over first, so that others go on at once.
 func (n *node) end(ctx context.Context, s *http.Server) error {
+	ctx, stop := context.WithTimeout(ctx, requestsTimeout)
+	defer stop()
 	waits, cancel := context.WithTimeout(ctx, DrainTimeout/2)
 	errs := []error{n.server.Drain(waits)}
 	cancel()

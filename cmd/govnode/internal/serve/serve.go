@@ -60,6 +60,11 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
 // DrainTimeout bounds the time between the signal to end and the end.
 const DrainTimeout = 10 * time.Second
 
+// requestsTimeout is how much of that requests under way have, and what is handed over
+// before they end. The rest is for the last lines of the audit and for the store, which
+// would else be cut off where a request outlasts it.
+const requestsTimeout = 7 * time.Second
+
 // gcPercent is the pace of the garbage collector on a node: it holds much that
 // lives long, and memory is cheaper than the time to look through it again.
 const gcPercent = 400
@@ -127,10 +132,8 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 	case <-ctx.Done():
 	}
 	log.Info("draining")
-	drain, cancel := context.WithTimeout(context.Background(), DrainTimeout)
-	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- node.end(drain, httpServer) }()
+	go func() { ended <- node.end(context.Background(), httpServer) }()
 	select {
 	case err := <-ended:
 		if err == nil {
