@@ -55,6 +55,10 @@ func (a *Answer) Resent(why error) {
 	}
 }
 
+// First reports whether whoever tells of changes has to tell of this one: it is no repeat,
+// or may be one of what the store itself had sent before, of which nobody has told then.
+func (a *Answer) First() bool { return !a.Result.Repeat || a.Again }
+
 // Done is the answer to a command that was applied.
 func Done(r session.Result, index uint64) Answer {
 	return Answer{Outcome: Applied, Result: r, Index: index}

@@ -28,15 +28,15 @@ func (s *Server) newApprovals() *approvals.Service {
 			}
 			return p.RuleName(rule)
 		},
-		Asked: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
-			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalRequested, client)
+		Asked: func(ctx context.Context, ns, id string, a *session.Approval, client string, repeat bool) {
+			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalRequested, client, repeat)
 		},
 		Voted: func(ctx context.Context, ns, id string, v *session.Decide) {
 			s.audit.voted(order.TraceOf(ctx), ns, id, v)
 		},
 		Changed: s.audit.limited,
-		Decided: func(ctx context.Context, ns, id string, a *session.Approval, client string) {
-			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalDecided, client)
+		Decided: func(ctx context.Context, ns, id string, a *session.Approval, client string, repeat bool) {
+			s.audit.approval(order.TraceOf(ctx), ns, id, a, record.ApprovalDecided, client, repeat)
 		},
 	}
 }
@@ -44,37 +44,39 @@ func (s *Server) newApprovals() *approvals.Service {
 // tellAsked tells once that people are asked about a call.
 func (b *begin) tellAsked() {
 	res := &b.answer.Result
-	if b.asked || res.Code != session.ApprovalRequired || res.Repeat {
+	if b.asked || res.Code != session.ApprovalRequired || !b.answer.First() {
 		return
 	}
 	b.asked = true
-	b.s.audit.asked(b, res.Approval)
+	b.s.audit.asked(b, res)
 }
 
-func (a *auditor) asked(b *begin, n *session.ApprovalCount) {
-	a.approval(&b.trace, b.ns, n.ID, &session.Approval{
+func (a *auditor) asked(b *begin, res *session.Result) {
+	a.approval(&b.trace, b.ns, res.Approval.ID, &session.Approval{
 		Session: b.cmd.Session, Call: b.cmd.Call, Agent: b.input.AgentID, Tool: b.cmd.Tool, Reason: b.cmd.Asking.Reason,
-	}, record.ApprovalRequested, "")
+	}, record.ApprovalRequested, "", res.Repeat)
 }
 
 // approval takes down that people are asked, or what came of it: as an event, in
-// the metrics and in the audit log.
-func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, typ engine.EventType, client string) {
+// the metrics and in the audit log. Another node may have told of what is a repeat.
+func (a *auditor) approval(t *order.Trace, ns, id string, x *session.Approval, typ engine.EventType, client string, repeat bool) {
 	state, by := "requested", ""
 	ev := engine.Event{
 		Approval: id, Type: typ, Time: a.now(), AgentID: engine.Redact(x.Agent), SessionID: x.Session, CallID: x.Call, Tool: engine.Redact(x.Tool), Reason: x.Reason,
 	}
 	if typ == record.ApprovalDecided {
-		state = approvalLabel(words.ApprovalStates[x.State()])
+		if state = approvalLabel(words.ApprovalStates[x.State()]); state == "used" {
+			state = "approved" // as it was decided: its call was quicker than the answer
+		}
 		if v := x.Decisive(); v != nil {
 			by, ev.Reason = v.Approver, v.Reason
 		}
 	}
 	ev.Category, ev.Approver = state, by
 	a.metrics.approvals.WithLabelValues(state).Inc()
-	a.journal.Add(record.Told(ns, x.Agent, ev))
+	a.journal.Add(record.Told(ns, x.Agent, repeat, ev))
 	a.add(t, func(l line) line {
-		return a.told(l, string(typ), state == approvalLabel(v1.ApprovalState_APPROVAL_STATE_APPROVED), ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
+		return a.told(l, string(typ), state == "approved", ev.Reason, ev.Tool, ns).text("approval_id", id).text("state", state).text("approver", by).
 			text("agent_id", ev.AgentID).text("session_id", x.Session).text("call_id", x.Call).text("client", client)
 	})
 }

@@ -157,11 +157,11 @@ func (a *auditor) unreadable(t *order.Trace, ns, sess, call string, policy sessi
 // output.
 func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	res := &e.answer.Result
-	review := e.review
-	if res.Repeat || review != nil && !review.Told() {
-		review = nil // it was told of, or there is nothing to tell
+	if !e.answer.First() || res.Code == session.LeaseLost {
+		return // it was told of, or the call was over without an output
 	}
-	if review == nil && (res.Code != session.Ended || out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded)) {
+	review := e.review
+	if out.CheckpointId == "" && (e.drift == nil || !e.drift.Exceeded) && (review == nil || !review.Told()) {
 		return // most ends give rise to nothing
 	}
 	in := e.subject()
@@ -170,7 +170,7 @@ func (a *auditor) end(e *end, out *v1.EndCallResponse) {
 	if len(events) == 0 {
 		return
 	}
-	a.journal.Add(record.Told(e.cmd.NS, in.AgentID, events...))
+	a.journal.Add(record.Told(e.cmd.NS, in.AgentID, res.Repeat, events...))
 	for _, ev := range events {
 		a.add(&e.trace, func(l line) line {
 			l = a.happened(l, string(ev.Type), ev.Reason, ev.Tool, e.cmd.NS).
@@ -240,10 +240,10 @@ func (a *auditor) limited(ctx context.Context, c record.Change) {
 }
 
 // signalled writes a signal, and tells followers of it.
-func (a *auditor) signalled(t *order.Trace, c *session.Signal, ev engine.Event) {
+func (a *auditor) signalled(t *order.Trace, c *session.Signal, ev engine.Event, repeat bool) {
 	agent := ev.AgentID
 	ev.Type, ev.AgentID = record.Signal, engine.Redact(agent)
-	a.journal.Add(record.Told(c.NS, agent, ev))
+	a.journal.Add(record.Told(c.NS, agent, repeat, ev))
 	a.add(t, func(l line) line {
 		return a.happened(l, string(record.Signal), ev.Reason, "", c.NS).text("signal", ev.Category).text("target", words.TargetText(c.Target)).
 			text("client", c.By.Client).text("request_id", c.By.Request)

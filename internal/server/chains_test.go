@@ -272,11 +272,17 @@ func TestChainsGoOnAfterARestart(t *testing.T) {
 }
 
 // A losing store sends each command twice, since the first answer is lost.
-type losing struct{ *storage.Memory }
+type losing struct {
+	*storage.Memory
+	meanwhile func(cmds []session.Command) // what happens before it is sent again; nil for nothing
+}
 
 // Apply implements storage.Store.
 func (l losing) Apply(ctx context.Context, cmds ...session.Command) []storage.Answer {
 	l.Memory.Apply(ctx, cmds...)
+	if l.meanwhile != nil {
+		l.meanwhile(cmds)
+	}
 	answers := l.Memory.Apply(ctx, cmds...)
 	for i := range answers {
 		answers[i].Again = true
@@ -287,7 +293,7 @@ func (l losing) Apply(ctx context.Context, cmds ...session.Command) []storage.An
 // A change that the store knows as a repeat alone, since it had lost the first answer,
 // has a line.
 func TestChangesWhoseAnswersWereLostHaveLines(t *testing.T) {
-	store := losing{storage.NewMemory(nil)}
+	store := losing{Memory: storage.NewMemory(nil)}
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	n := startOn(t, store, func(c *server.Config) { c.AuditChain = &audit.Tail{Node: "n1"} })
 	for i := range 3 {

@@ -301,7 +301,8 @@ func (s clusterService) RepairIDs(ctx context.Context, req *v1.RepairIDsRequest)
 	}
 	if a.Result.Repeat && req.NewerThan == 0 {
 		newerThan = 0 // the clock of that time is not remembered
-	} else if !a.Result.Repeat {
+	}
+	if a.First() {
 		s.audit.repaired(order.TraceOf(ctx), cmd)
 	}
 	return &v1.RepairIDsResponse{Lowered: a.Result.Value == 1, NewerThan: newerThan, Index: a.Index}, nil

@@ -248,5 +248,5 @@ func (a *auditor) budgets(ns string, in engine.Input, res *session.Result) {
 	if len(events) == 0 {
 		return
 	}
-	a.journal.Add(record.Told(ns, in.AgentID, events...))
+	a.journal.Add(record.Told(ns, in.AgentID, false, events...))
 }

@@ -132,7 +132,7 @@ func (o *opening) respond() error {
 		return fault.OfResult(res, fmt.Sprintf("sessionId %q", o.cmd.Session))
 	}
 	o.out = &v1.CreateSessionResponse{Session: sessionAfter(o.ns, o.cmd.Session, res), Index: o.answer.Index}
-	if !res.Repeat {
+	if o.answer.First() {
 		o.s.metrics.sessions.Inc()
 	}
 	return nil

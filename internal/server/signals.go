@@ -42,7 +42,7 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 	name := strings.ToUpper(req.Signal) // who types stop means STOP
 	if cmd.Signal = signals[name]; cmd.Signal == 0 {
 		if !hidden {
-			s.signalled(ctx, cmd, req.Signal)
+			s.signalled(ctx, cmd, req.Signal, false)
 		}
 		return &v1.SignalResponse{}, nil
 	}
@@ -58,8 +58,8 @@ func (s sessionService) Signal(ctx context.Context, req *v1.SignalRequest) (*v1.
 	case a.Result.Code == session.SessionClosed:
 		return nil, fault.OfResult(&a.Result, words.TargetText(cmd.Target))
 	}
-	if !a.Result.Repeat {
-		s.signalled(ctx, cmd, name)
+	if a.First() {
+		s.signalled(ctx, cmd, name, a.Result.Repeat)
 	}
 	out := &v1.SignalResponse{Index: a.Index}
 	if err := s.kill(ctx, cmd, a.Result.Signal, out); err != nil {
@@ -129,7 +129,7 @@ func targetIn(f *input.Fields, req *v1.SignalRequest) session.Target {
 }
 
 // signalled tells those who follow this node of a signal.
-func (s *Server) signalled(ctx context.Context, cmd *session.Signal, name string) {
+func (s *Server) signalled(ctx context.Context, cmd *session.Signal, name string, repeat bool) {
 	s.metrics.signal(cmd.Signal)
 	ev := engine.Event{Time: s.cfg.Now(), Category: engine.Redact(name), Reason: engine.Redact(cmd.Reason)}
 	switch t := cmd.Target; t.Scope {
@@ -140,7 +140,7 @@ func (s *Server) signalled(ctx context.Context, cmd *session.Signal, name string
 	case session.OfPolicy:
 		ev.Policy = t.Name
 	}
-	s.audit.signalled(order.TraceOf(ctx), cmd, ev)
+	s.audit.signalled(order.TraceOf(ctx), cmd, ev, repeat)
 }
 
 // ListSignals lists what stands: first what is for more than one session.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // What is told of a call that waits for people, and once they have said yes: no word of a
@@ -89,6 +91,86 @@ func TestARepeatIsNoSecondChangeInTheAudit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, strings.Count(n.audit.text(), `"event_type":"standing_deleted"`))
+}
+
+// What a node was answered once and had to ask for again is told as well: as a repeat, as
+// another node may have been asked for it before.
+func TestWhatLostItsAnswerIsTold(t *testing.T) {
+	var n *node
+	var voted atomic.Bool
+	store := losing{Memory: storage.NewMemory(nil), meanwhile: func(cmds []session.Command) {
+		if _, votes := cmds[0].(*session.Decide); votes && !voted.Swap(true) { // what was approved is used before its answer is there
+			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c", func(r *v1.BeginCallRequest) { r.Tool = "pay" }).Outcome)
+		}
+	}}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n = startOn(t, store)
+	_, err := n.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Name: "p", RequestId: "p", Files: []*v1.TextFile{
+		{Path: "limits.yaml", Content: strings.Join(policy("drift_threshold: 0.15"), "\n")},
+		{Path: "rules.yaml", Content: "name: rules\nrules: [{name: asks, condition: {field: tool_name, operator: eq, value: pay}, action: ask, message: who pays}]"},
+	}})
+	require.NoError(t, err)
+	n.session("s")
+	f, _ := n.follow(&v1.FollowRequest{})
+	var want []string
+	told := func(types ...string) { want = append(want, types...) }
+	for _, output := range []string{"one answer", "quite another answer, and much longer"} {
+		call := output[:3]
+		n.begin("s", call)
+		require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, n.endWith("s", call, output).Outcome)
+		told("policy_check")
+	}
+	told("drift_detected")
+	vote := func(id, who string) (*v1.ApprovalServiceDecideResponse, error) {
+		return n.approvals.Decide(t.Context(), &v1.ApprovalServiceDecideRequest{Id: id, Approver: who, Decision: v1.Vote_VOTE_APPROVE, RequestId: who})
+	}
+	pay := n.begin("s", "c", func(r *v1.BeginCallRequest) { r.Tool = "pay" })
+	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, pay.Outcome)
+	told("approval_requested", "policy_check")
+	_, err = vote(pay.Approval.Id, "amy")
+	require.NoError(t, err)
+	asked, err := n.approvals.Request(t.Context(), &v1.ApprovalServiceRequestRequest{AgentId: "a", Tool: "t", Required: 2, RequestId: "ask"})
+	require.NoError(t, err)
+	_, err = vote(asked.Approval.Id, "bob")
+	require.NoError(t, err)
+	_, err = n.approvals.Cancel(t.Context(), &v1.ApprovalServiceCancelRequest{Id: asked.Approval.Id, RequestId: "cancel"})
+	require.NoError(t, err)
+	told("approval_decided approved", "approval_requested", "approval_decided cancelled")
+	n.begin("s", "held")
+	_, err = n.slots.ForceRelease(t.Context(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "held", RequestId: "force"})
+	require.NoError(t, err)
+	told("policy_check")
+	_, err = n.sessions.Signal(t.Context(), &v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: "a"}, Signal: "STOP", RequestId: "stop"})
+	require.NoError(t, err)
+	told("signal")
+	for _, typ := range want {
+		ev := f.event()
+		typ, state, _ := strings.Cut(typ, " ")
+		require.Equal(t, typ, ev.Type)
+		require.True(t, state == "" || state == ev.Category, "%v", ev)
+		require.True(t, ev.Repeat, typ)
+	}
+	_, err = n.slots.PutPool(t.Context(), &v1.PutPoolRequest{Pool: "g", Slots: 1, RequestId: "pool"})
+	require.NoError(t, err)
+	_, err = n.policies.PutHash(t.Context(), &v1.PutHashRequest{Tool: "t", Hash: strings.Repeat("1", 64), RequestId: "hash"})
+	require.NoError(t, err)
+	_, err = n.approvals.PutStanding(t.Context(), &v1.PutStandingRequest{
+		Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", Expiry: durationpb.New(time.Hour), RequestId: "stand"})
+	require.NoError(t, err)
+	_, err = n.access.DenySubject(t.Context(), &v1.DenySubjectRequest{Subject: "cert:x", RequestId: "deny"})
+	require.NoError(t, err)
+	_, err = n.cluster.RepairIDs(t.Context(), &v1.RepairIDsRequest{RequestId: "repair"})
+	require.NoError(t, err)
+	lines := map[string]int{}
+	for _, l := range n.audit.all(t) {
+		lines[l["event_type"].(string)]++
+	}
+	for typ, times := range map[string]int{
+		"policy_put": 1, "drift_detected": 1, "approval_requested": 2, "approval_decided": 2, "approval_voted": 1, "signal": 1, "pool_put": 1,
+		"slot_force_released": 1, "content_hash_put": 1, "standing_put": 1, "subject_denied": 1, "ids_repaired": 1,
+	} {
+		require.Equal(t, times, lines[typ], typ)
+	}
 }
 
 // What no token and no quota may be is refused, whatever else it says rightly.

@@ -38,13 +38,14 @@ type Service struct {
 	Open func(ctx context.Context, ns, kept string) string
 	// Rule names a rule of a policy; empty where that cannot be told any more.
 	Rule func(ctx context.Context, ns string, policy session.Digest, rule uint16) string
-	// Asked and Decided are told of what this node has put in order.
+	// Asked and Decided are told of what this node has put in order, and whether that is a
+	// repeat, of which another node may have told.
 	// Voted is told of a vote that did not decide, Changed of what was made to stand or
 	// taken back.
 	Voted   func(ctx context.Context, ns, id string, v *session.Decide)
 	Changed func(ctx context.Context, c record.Change)
-	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string)
-	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string)
+	Asked   func(ctx context.Context, ns, id string, a *session.Approval, client string, repeat bool)
+	Decided func(ctx context.Context, ns, id string, a *session.Approval, client string, repeat bool)
 }
 
 type byNode struct{}
@@ -91,8 +92,8 @@ func (s *Service) Request(ctx context.Context, req *v1.ApprovalServiceRequestReq
 		return nil, err
 	}
 	after := a.Result.After
-	if after.Approval != nil && a.Result.Value == 1 && !a.Result.Repeat {
-		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	if after.Approval != nil && a.Result.Value == 1 && a.First() {
+		s.Asked(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client, a.Result.Repeat)
 	}
 	return &v1.ApprovalServiceRequestResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
 }
@@ -254,9 +255,9 @@ func (s *Service) Decide(ctx context.Context, req *v1.ApprovalServiceDecideReque
 		return nil, err
 	}
 	after := a.Result.After
-	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
-		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
-	} else if !a.Result.Repeat && after.Approval != nil {
+	if a.Result.Value == 1 && a.First() && after.Approval != nil {
+		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client, a.Result.Repeat)
+	} else if a.First() && after.Approval != nil {
 		voted := cmd
 		voted.Session, voted.Call = after.Approval.Session, after.Approval.Call
 		s.Voted(ctx, cmd.NS, cmd.ID, &voted)
@@ -336,8 +337,8 @@ func (s *Service) Cancel(ctx context.Context, req *v1.ApprovalServiceCancelReque
 		return nil, err
 	}
 	after := a.Result.After
-	if a.Result.Value == 1 && !a.Result.Repeat && after.Approval != nil {
-		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client)
+	if a.Result.Value == 1 && a.First() && after.Approval != nil {
+		s.Decided(ctx, cmd.NS, cmd.ID, after.Approval, cmd.By.Client, a.Result.Repeat)
 	}
 	return &v1.ApprovalServiceCancelResponse{Approval: s.after(ctx, cmd.NS, cmd.ID, after), Index: a.Index}, nil
 }

@@ -84,7 +84,7 @@ func (s *Service) PutStanding(ctx context.Context, req *v1.PutStandingRequest) (
 
 // changed tells of a change that was carried out now, and not before.
 func (s *Service) changed(ctx context.Context, a *storage.Answer, c record.Change) {
-	if !a.Result.Repeat {
+	if a.First() {
 		s.Changed(ctx, c)
 	}
 }

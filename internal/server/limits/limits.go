@@ -24,7 +24,7 @@ type Service struct {
 
 // changed tells of a change that was carried out now, and not before.
 func (s *Service) changed(ctx context.Context, a *storage.Answer, event, name, says, ns string, by session.Maker) {
-	if !a.Result.Repeat {
+	if a.First() {
 		s.Changed(ctx, record.Change{Event: event, Name: name, Says: says, NS: ns, By: by})
 	}
 }

@@ -81,10 +81,11 @@ type Record struct {
 }
 
 // Told makes the record of events that no decision has given rise to, all of one session.
+// Another node may have told of what is a repeat.
 // Whose they are is as it came: what they show is redacted, and finds no agent.
-func Told(ns, agent string, events ...engine.Event) *Record {
+func Told(ns, agent string, repeat bool, events ...engine.Event) *Record {
 	return &Record{
-		NS: ns, At: events[0].Time, After: events, Size: BareRecord,
+		NS: ns, At: events[0].Time, After: events, Repeat: repeat, Size: BareRecord,
 		input: engine.Input{AgentID: agent, SessionID: events[0].SessionID},
 	}
 }

@@ -427,7 +427,7 @@ func (s *Service) change(ctx context.Context, cmd session.Command, refused func(
 }
 
 func (s *Service) tell(ctx context.Context, a storage.Answer, c record.Change) {
-	if !a.Result.Repeat {
+	if a.First() {
 		s.Changed(ctx, c)
 	}
 }

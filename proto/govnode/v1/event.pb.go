@@ -206,8 +206,8 @@ type Event struct {
 	CheckpointId string `protobuf:"bytes,14,opt,name=checkpoint_id,json=checkpointId,proto3" json:"checkpoint_id,omitempty"` // of checkpoint_created
 	Drift        *Drift `protobuf:"bytes,15,opt,name=drift,proto3" json:"drift,omitempty"`                                   // of drift_detected
 	DryRun       bool   `protobuf:"varint,16,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                  // of an Evaluate
-	// The call was known before, and this node does not know what was said of it
-	// then: another node may have sent the same event.
+	// What it tells of was known before, and this node does not know what was said of
+	// it then: another node may have sent the same event.
 	Repeat        bool   `protobuf:"varint,17,opt,name=repeat,proto3" json:"repeat,omitempty"`
 	ApprovalId    string `protobuf:"bytes,18,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"` // of approval_requested and approval_decided
 	Approver      string `protobuf:"bytes,19,opt,name=approver,proto3" json:"approver,omitempty"`                       // of approval_decided: whose vote decided; empty if none did
