@@ -396,9 +396,11 @@ func (o *forced) respond() error {
 	case res.Code.Failure():
 		return order.RequestFailure(o.cmd.By)(res)
 	}
-	told := *o.cmd
-	told.Session = o.req.SessionId
-	o.s.audit.forced(&o.trace, &told, o.out.Outcome)
+	if o.answer.First() {
+		told := *o.cmd
+		told.Session = o.req.SessionId
+		o.s.audit.forced(&o.trace, &told, o.out.Outcome)
+	}
 	return nil
 }
 

@@ -56,6 +56,7 @@ func TestARepeatIsNoSecondChangeInTheAudit(t *testing.T) {
 	n := start(t)
 	n.putPolicy(policy()...)
 	n.session("s")
+	n.begin("s", "c")
 	put := &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: "a", Tool: "t", Expiry: durationpb.New(time.Hour), RequestId: "put"}
 	made, err := n.approvals.PutStanding(t.Context(), put)
 	require.NoError(t, err)
@@ -72,6 +73,14 @@ func TestARepeatIsNoSecondChangeInTheAudit(t *testing.T) {
 		},
 		"budget_put": func() error {
 			_, err := n.limits.PutBudget(t.Context(), &v1.PutBudgetRequest{Budget: "b", Amount: "5", RequestId: "pb"})
+			return err
+		},
+		"content_hash_put": func() error {
+			_, err := n.policies.PutHash(t.Context(), &v1.PutHashRequest{Tool: "t", Hash: strings.Repeat("1", 64), RequestId: "ph"})
+			return err
+		},
+		"slot_force_released": func() error {
+			_, err := n.slots.ForceRelease(t.Context(), &v1.ForceReleaseRequest{SessionId: "s", SlotId: "c", RequestId: "fr"})
 			return err
 		},
 		"subject_denied": func() error {
@@ -91,6 +100,16 @@ func TestARepeatIsNoSecondChangeInTheAudit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, strings.Count(n.audit.text(), `"event_type":"standing_deleted"`))
+	for range 2 {
+		_, err = n.policies.DeleteHash(t.Context(), &v1.DeleteHashRequest{Tool: "t", RequestId: "dh"})
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, strings.Count(n.audit.text(), `"event_type":"content_hash_put"`), "and the one before")
+	for _, id := range []string{"r1", "r2", "r1"} {
+		_, err = n.policies.PutPolicy(t.Context(), &v1.PutPolicyRequest{Yaml: "name: q\nmax_tokens: " + id[1:] + "\n", RequestId: id})
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, strings.Count(n.audit.text(), `"event_type":"policy_put"`), "the first version is in force no more")
 }
 
 // What a node was answered once and had to ask for again is told as well: as a repeat, as

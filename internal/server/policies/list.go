@@ -255,7 +255,9 @@ func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutH
 	if err != nil {
 		return nil, err
 	}
-	s.HashPut(order.TraceOf(ctx), cmd)
+	if a.First() {
+		s.HashPut(order.TraceOf(ctx), cmd)
+	}
 	return &v1.PutHashResponse{Hash: &v1.ToolHash{Tool: req.Tool, Hash: hash}, Index: a.Index}, nil
 }
 
@@ -271,7 +273,9 @@ func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	s.HashPut(order.TraceOf(ctx), cmd)
+	if a.First() {
+		s.HashPut(order.TraceOf(ctx), cmd)
+	}
 	return &v1.DeleteHashResponse{Index: a.Index}, nil
 }
 

@@ -76,7 +76,9 @@ func (s *Service) PutPolicy(ctx context.Context, req *v1.PutPolicyRequest) (*v1.
 	for _, w := range policy.Warnings() {
 		out.Warnings = append(out.Warnings, w.String())
 	}
-	s.WasPut(order.TraceOf(ctx), cmd, out.Version)
+	if a.First() {
+		s.WasPut(order.TraceOf(ctx), cmd, out.Version)
+	}
 	return out, nil
 }
 
