@@ -83,6 +83,7 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 	counters := res.Counters
 	r.Outcome, r.Index, r.Counters = out.Outcome, b.answer.Index, &counters
 	r.Repeat = res.Repeat && !b.queued && !(res.Code == session.Admitted && (res.Approval != nil || b.cmd.Asked))
+	r.Over = r.Repeat && !b.answer.First() && (res.Code == session.AlreadyEnded || res.Code == session.LeaseLost)
 	a.keep(&b.trace, r, func(l line) line {
 		l = l.text("namespace", b.ns).text("decision_id", out.DecisionId).text("outcome", outcomeLabel(out.Outcome)).
 			bool("repeat", r.Repeat).number("index", b.answer.Index)

@@ -145,6 +145,40 @@ func TestEventsOfRepeatsAndWaits(t *testing.T) {
 	}
 }
 
+// What comes once a call is over blocks nothing, and is no other decision: at the node that
+// made the first one, and at one that has not.
+func TestARepeatOfACallThatIsOverIsNoDecision(t *testing.T) {
+	n, other, _ := pair(t)
+	ended, lost := n.begin("s", "ended"), n.begin("s", "lost")
+	n.end("s", "ended")
+	_, err := n.sessions.CloseSession(n.ctx(), &v1.CloseSessionRequest{SessionId: "s"})
+	require.NoError(t, err)
+	for _, at := range []*node{n, other} {
+		require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, at.begin("s", "ended").Outcome)
+		require.Equal(t, v1.Outcome_OUTCOME_LEASE_LOST, at.begin("s", "lost").Outcome)
+		require.Equal(t, 2, strings.Count(at.audit.text(), `"repeat":true`), "it was answered")
+		at.begin("s", "late")
+	}
+	for _, res := range []*v1.BeginCallResponse{ended, lost} {
+		for _, at := range []*node{n, other} {
+			rec := at.explain(res.DecisionId)
+			require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, rec.Outcome)
+			require.True(t, rec.Decision.Allowed)
+		}
+		own, err := other.explains.Explain(n.ctx(), &v1.ExplainRequest{DecisionId: res.DecisionId, Local: true})
+		require.NoError(t, err)
+		require.True(t, own.Record.Repeat, "that is all it knows")
+	}
+	f, _ := n.follow(&v1.FollowRequest{FromOldest: true})
+	for _, call := range []string{"ended", "lost", "late"} {
+		require.Equal(t, []string{"policy_check", call}, ofCall(f.event()))
+	}
+	f, _ = other.follow(&v1.FollowRequest{FromOldest: true})
+	require.Equal(t, []string{"policy_check", "late"}, ofCall(f.event()))
+}
+
+func ofCall(ev *v1.Event) []string { return []string{ev.Type, ev.CallId} }
+
 func TestFollowSelects(t *testing.T) {
 	n := start(t)
 	n.putPolicy(policy("allowed_tools: [t]")...)

@@ -97,7 +97,7 @@ var kindOfInput = map[engine.Kind]v1.Kind{
 
 // Explain returns the record of a decision, from this node or from another: of one that
 // was applied before of one that was not, since a call that a node could not put in order
-// may have come to another.
+// may have come to another, and of the decision before that of a repeat.
 func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.ExplainResponse, error) {
 	f := &input.Fields{}
 	f.ID("decisionId", req.DecisionId)
@@ -117,7 +117,7 @@ func (s *Teller) Explain(ctx context.Context, req *v1.ExplainRequest) (*v1.Expla
 		}
 		out.Node, out.Age = s.Node, durationpb.New(max(s.Now().Sub(r.At), 0))
 		own := &v1.ExplainResponse{Record: out}
-		if out.Failure == "" || req.Local {
+		if out.Failure == "" && !r.Over || req.Local {
 			return own, nil
 		}
 		if other, err := s.explainElsewhere(ctx, req); err == nil && other.Record.GetFailure() == "" {

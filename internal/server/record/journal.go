@@ -69,6 +69,7 @@ type Record struct {
 	Index         uint64
 	DryRun        bool
 	Repeat        bool
+	Over          bool // it repeats a call that is over, and says nothing of the decision on that
 	Failure       string
 	FailureReason string
 
@@ -121,7 +122,8 @@ func NewJournal(records, bytes int, events *prometheus.CounterVec) *Journal {
 
 // Add keeps a record and drops those that there is no room for. A decision
 // that is kept already with the same outcome is left as it is: it was repeated,
-// and an event occurs once.
+// and an event occurs once. So is one of a call that is over by now, and where that is all
+// that is known of it, it is kept and makes no event.
 func (j *Journal) Add(r *Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -130,7 +132,7 @@ func (j *Journal) Add(r *Record) {
 		if before != nil && before.Opened != r.Opened {
 			before = nil // of a session that had the id before
 		}
-		if before != nil && before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "" {
+		if before != nil && (r.Over || before.Failure == "" && before.Outcome == r.Outcome && r.Failure == "") {
 			return
 		}
 		// A call that waited was checked when it was queued, or when people were
@@ -140,7 +142,7 @@ func (j *Journal) Add(r *Record) {
 		if before != nil {
 			r.Repeat = false
 		}
-		if !waited {
+		if !waited && !r.Over {
 			r.events = j.count(r)
 		}
 		if before == nil || r.Failure == "" || before.Failure != "" { // else a repeat told nothing new
