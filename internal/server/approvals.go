@@ -41,10 +41,11 @@ func (s *Server) newApprovals() *approvals.Service {
 	}
 }
 
-// tellAsked tells once that people are asked about a call.
+// tellAsked tells once that people are asked about a call. Of those who are asked about a
+// stage of its workflow it was told when they were.
 func (b *begin) tellAsked() {
 	res := &b.answer.Result
-	if b.asked || res.Code != session.ApprovalRequired || !b.answer.First() {
+	if b.asked || b.parked != nil || res.Code != session.ApprovalRequired || !b.answer.First() {
 		return
 	}
 	b.asked = true

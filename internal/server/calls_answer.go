@@ -40,7 +40,7 @@ func (b *begin) take(ctx context.Context, answers []storage.Answer) (again bool,
 		return true, b.judge(ctx)
 	}
 	if b.parked != nil { // nothing else is in the way of it
-		b.answer.Result = session.Result{Code: session.ApprovalRequired, Approval: b.parked, Counters: b.session.Counters(), Repeat: true}
+		b.answer.Result = session.Result{Code: session.ApprovalRequired, Approval: b.parked, Counters: b.session.Counters()}
 		return false, nil
 	}
 	res := &b.answer.Result

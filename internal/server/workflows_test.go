@@ -111,7 +111,9 @@ func TestAWorkflowOverASession(t *testing.T) {
 	require.Equal(t, v1.Outcome_OUTCOME_APPROVAL_REQUIRED, asked.Outcome)
 	require.Equal(t, []string{"ask", "review", "workflow", "may it go out?"},
 		[]string{asked.Decision.Action, asked.Decision.MatchedRule, asked.Decision.Source, asked.Reason})
+	require.False(t, n.explain(asked.DecisionId).Repeat, "nobody knew the call before")
 	again := n.did("k", "Bash", `{"command": "git push"}`, nil)
+	require.Equal(t, 1, strings.Count(n.audit.text(), `"event_type":"approval_requested"`))
 	require.Equal(t, asked.Approval.Id, again.Approval.Id, "people are asked about the stage once")
 	require.Equal(t, attempts, n.getSession("s").Attempts)
 	a := n.approval(asked.Approval.Id)
