@@ -29,6 +29,7 @@ type gathering struct {
 	at       map[string]string // cursor of each node
 	left     map[string]string // likewise, of those that are no members any more
 	silent   map[string]bool   // nodes that do not answer
+	fromNow  map[string]bool   // nodes that were to tell what comes from then on, and have not begun
 	members  map[string]bool   // that are followed
 	messages chan heard
 	open     chan struct{} // closed when every node has said its first word
@@ -58,7 +59,8 @@ func (s *Teller) followAll(ctx context.Context, req *v1.FollowRequest, part *par
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g := &gathering{
-		s: s, who: access.From(ctx), req: req, at: map[string]string{}, left: map[string]string{}, silent: map[string]bool{}, members: map[string]bool{},
+		s: s, who: access.From(ctx), req: req, at: map[string]string{}, left: map[string]string{}, silent: map[string]bool{},
+		fromNow: map[string]bool{}, members: map[string]bool{},
 		messages: make(chan heard), open: make(chan struct{}),
 	}
 	for node, c := range at {
@@ -86,7 +88,6 @@ type voice struct {
 	g      *gathering
 	node   string
 	spoken bool
-	missed bool // it did not answer when it was to tell what comes from then on
 }
 
 // say hands on what came from the node. After its first word a node waits until
@@ -172,6 +173,7 @@ func (g *gathering) enlist(ctx context.Context, resumed bool) error {
 		if !g.members[p.Node] {
 			g.members[p.Node] = true
 			req := g.request(p.Node, resumed)
+			g.fromNow[p.Node] = req.After == "" && !req.FromOldest
 			go g.followPeer(ctx, p, req)
 		}
 	}
@@ -186,7 +188,6 @@ func (g *gathering) followPeer(ctx context.Context, p members.Peer, req *v1.Foll
 		if err := v.listen(ctx, p, req); v.say(ctx, nil, err) != nil {
 			return
 		}
-		v.missed = req.After == "" && !req.FromOldest
 		select {
 		case <-time.After(followPause):
 		case <-ctx.Done():
@@ -229,10 +230,6 @@ func (v *voice) listen(ctx context.Context, p members.Peer, req *v1.FollowReques
 		silence.Stop() // whoever reads slowly is not its silence
 		m := stream.Msg()
 		req.After, req.FromOldest = m.Cursor, false
-		if v.missed && m.Gap == nil {
-			m.Gap = &v1.Gap{Node: v.node, Reason: gapUnheard}
-		}
-		v.missed = false
 		if err := v.say(ctx, &v1.FollowResponse{Event: m.Event, Gap: m.Gap, Cursor: m.Cursor}, nil); err != nil {
 			return err
 		}
@@ -295,7 +292,11 @@ func (g *gathering) take(h heard) (*v1.FollowResponse, error) {
 		}
 		return m, nil
 	}
+	if g.silent[h.node] && g.fromNow[h.node] && h.message.Gap == nil {
+		h.message.Gap = &v1.Gap{Node: h.node, Reason: gapUnheard}
+	}
 	delete(g.silent, h.node)
+	delete(g.fromNow, h.node)
 	g.at[h.node] = h.message.Cursor
 	m := g.bare()
 	m.Gap, m.Event = h.message.Gap, h.message.Event

@@ -4,11 +4,14 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/internal/server/members"
 	v1 "example.com/govnode/proto/govnode/v1"
@@ -55,6 +58,55 @@ func TestSilentNodesAreGivenUp(t *testing.T) {
 		require.Error(t, <-ended)
 		require.Equal(t, 2*(followBeat+2*followPatience)+followPatience, time.Since(begun))
 	})
+}
+
+// A node that answers when the first cursor has gone out may have had something to tell
+// since, which is said, though nothing has failed; one that answers in time has not.
+func TestWhoAnswersBehindTheFirstCursor(t *testing.T) {
+	for after, gap := range map[time.Duration]string{peerTimeout - time.Second: "", peerTimeout + time.Second: "b UNHEARD"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := journaled(8, DefaultJournalBytes)
+			s.Cluster, s.Client = twoMembers{}, &http.Client{Transport: slow(after)}
+			ctx, cancel := context.WithCancel(t.Context())
+			part := s.Journal.enter("default", maxFollowers)
+			err := s.followAll(ctx, &v1.FollowRequest{Cluster: true}, part, nil, func(m *v1.FollowResponse) error {
+				if !strings.Contains(m.Cursor, "b:1:7") {
+					require.Equal(t, []string{"b"}, m.Unreachable)
+					require.NotEmpty(t, gap)
+					return nil
+				}
+				require.Equal(t, gap, strings.TrimSpace(m.Gap.GetNode()+" "+m.Gap.GetReason()))
+				cancel()
+				return nil
+			})
+			require.Equal(t, connect.CodeCanceled, connect.CodeOf(err))
+			synctest.Wait()
+		})
+	}
+}
+
+type twoMembers struct{ members.Cluster }
+
+func (twoMembers) Status(context.Context) (members.Status, error) {
+	return members.Status{Peers: []members.Peer{{Node: "n1"}, {Node: "b", APIAddress: "b:1"}}}, nil
+}
+
+// slow says where it stands after a while, and then nothing.
+type slow time.Duration
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(time.Duration(s)):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	body, words := io.Pipe()
+	m, err := proto.Marshal(&v1.FollowResponse{Cursor: "b:1:7"})
+	if err != nil {
+		return nil, err
+	}
+	go func() { _, _ = words.Write(append([]byte{0, 0, 0, 0, byte(len(m))}, m...)) }()
+	return silent{body}.RoundTrip(r)
 }
 
 // silent answers with a stream that ends with its request.
