@@ -55,9 +55,8 @@ type issuer struct {
 	JWKS     string  `yaml:"jwks"` // file or URL of its keys; found by the issuer's discovery document if empty
 	Subjects []grant `yaml:"subjects"`
 
-	mu       sync.Mutex
-	verifier *oidc.IDTokenVerifier
-	tried    time.Time // when its discovery document was asked for in vain
+	mu   sync.Mutex
+	keys *discovery // the latest; nil before the first
 }
 
 type identityFile struct {
@@ -209,7 +208,7 @@ func (s *issuer) open(folder string) error {
 	case s.JWKS == "":
 		return nil
 	case strings.HasPrefix(s.JWKS, "https://"):
-		s.verifier = oidc.NewVerifier(s.Issuer, oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), s.client()), s.JWKS), config)
+		s.keys = known(oidc.NewVerifier(s.Issuer, oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), s.client()), s.JWKS), config))
 		return nil
 	}
 	file := s.JWKS
@@ -234,7 +233,7 @@ func (s *issuer) open(folder string) error {
 	if len(keys) == 0 {
 		return fmt.Errorf("%s: holds no key", file)
 	}
-	s.verifier = oidc.NewVerifier(s.Issuer, &oidc.StaticKeySet{PublicKeys: keys}, config)
+	s.keys = known(oidc.NewVerifier(s.Issuer, &oidc.StaticKeySet{PublicKeys: keys}, config))
 	return nil
 }
 
@@ -249,53 +248,118 @@ const (
 
 // client is how an issuer is asked.
 func (s *issuer) client() *http.Client {
-	return &http.Client{Timeout: issuerIn, Transport: &paced{asked: map[string]time.Time{}}}
+	return &http.Client{Timeout: issuerIn, Transport: &paced{asked: map[string]asked{}}}
 }
 
 // A paced transport asks for the same URL only so often.
 type paced struct {
 	mu    sync.Mutex
-	asked map[string]time.Time
+	asked map[string]asked
 }
+
+type asked struct {
+	at   time.Time
+	good bool // there was an answer
+}
+
+// errFresh is why what has come just now is not asked for.
+var errFresh = errors.New("it has answered just now")
 
 // RoundTrip implements http.RoundTripper.
 func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	url, now := r.URL.String(), time.Now()
 	p.mu.Lock()
 	last, before := p.asked[url]
-	soon := before && now.Sub(last) < keysEvery
+	soon := before && now.Sub(last.at) < keysEvery
 	if !soon {
-		p.asked[url] = now
+		p.asked[url] = asked{at: now}
 	}
 	p.mu.Unlock()
-	if soon {
+	switch {
+	case soon && last.good:
+		return nil, errFresh
+	case soon:
 		return nil, errors.New("it was asked just now")
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	res, err := http.DefaultTransport.RoundTrip(r)
+	p.mu.Lock()
+	p.asked[url] = asked{now, err == nil && res.StatusCode == http.StatusOK}
+	p.mu.Unlock()
+	return res, err
 }
 
-// discoverEvery is how often an issuer is asked that did not answer.
+// discoverEvery is for how long an issuer is not asked that did not answer.
 const discoverEvery = 5 * time.Second
+
+// A discovery asks an issuer what its keys are, once for all who wait for that. It is
+// nobody's request: however long the issuer takes, each waits for as long as he likes.
+type discovery struct {
+	done     chan struct{} // closed behind the rest
+	verifier *oidc.IDTokenVerifier
+	err      error
+	ended    time.Time
+}
+
+// known is the end of a discovery of which nobody needs to be asked.
+func known(v *oidc.IDTokenVerifier) *discovery {
+	d := &discovery{done: make(chan struct{}), verifier: v}
+	close(d.done)
+	return d
+}
+
+// spent reports whether it was in vain, so long ago that another one may be.
+func (d *discovery) spent() bool {
+	select {
+	case <-d.done:
+		return d.err != nil && time.Since(d.ended) > discoverEvery
+	default:
+		return false
+	}
+}
+
+func (s *issuer) discover(d *discovery) {
+	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), s.client()), s.Issuer)
+	if err == nil {
+		d.verifier = p.Verifier(s.config())
+	}
+	d.err, d.ended = err, time.Now()
+	close(d.done)
+}
 
 func (s *issuer) verify(ctx context.Context, raw string) (*oidc.IDToken, error) {
 	s.mu.Lock()
-	verifier := s.verifier
-	if verifier == nil && time.Since(s.tried) > discoverEvery {
-		s.tried = time.Now()
-		// It outlives the request: its keys are asked for again when they change.
-		p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), s.client()), s.Issuer)
-		if err != nil {
-			s.mu.Unlock()
-			return nil, fault.NotApplied("the issuer " + s.Issuer + " does not say what its keys are: " + err.Error())
-		}
-		s.verifier = p.Verifier(s.config())
-		verifier = s.verifier
+	if s.keys == nil || s.keys.spent() {
+		s.keys = &discovery{done: make(chan struct{})}
+		go s.discover(s.keys)
 	}
+	d := s.keys
 	s.mu.Unlock()
-	if verifier == nil {
-		return nil, fault.NotApplied("the issuer " + s.Issuer + " did not say what its keys are; it is asked again soon")
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		return nil, fault.OfRead(context.Cause(ctx))
 	}
-	return verifier.Verify(ctx, raw)
+	if d.err != nil {
+		return nil, fault.NotApplied("the issuer " + s.Issuer + " does not say what its keys are: " + d.err.Error())
+	}
+	t, err := d.verifier.Verify(ctx, raw)
+	if err != nil && strings.HasSuffix(err.Error(), errFresh.Error()) { // since the verifier looked at what it has
+		t, err = d.verifier.Verify(ctx, raw)
+	}
+	if why, ok := unfetched(err); ok {
+		return nil, fault.NotApplied("the keys of the issuer " + s.Issuer + " are not there: " + why)
+	}
+	return t, err
+}
+
+// unfetched reports whether a JWT was not verified because there were no keys to do that
+// with. The verifier says what was wrong by its texts alone. Where the keys have come just
+// now and none of them fits, it is the JWT that is wrong.
+func unfetched(err error) (why string, ok bool) {
+	if err == nil || strings.HasSuffix(err.Error(), errFresh.Error()) {
+		return "", false
+	}
+	return strings.CutPrefix(err.Error(), "failed to verify signature: fetching keys ")
 }
 
 // OfJWT is the principal of a JWT.
