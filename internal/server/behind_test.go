@@ -247,6 +247,75 @@ func TestANameThatMoves(t *testing.T) {
 	require.Equal(t, third.Digest, got.Policy.Digest)
 }
 
+// A policy that is there all the time is found, whatever tree its name goes on to while it
+// is looked for, and though the tree before it goes.
+func TestReadsOfANameThatMoves(t *testing.T) {
+	n := start(t)
+	b := &movingNames{Store: n.store}
+	other := startOn(t, b)
+	latest := n.putPolicy(policy("# 0")...).Digest
+	trees := 0
+	b.move = func() {
+		trees++
+		was := latest
+		latest = n.putPolicy(policy(fmt.Sprint("# ", trees))...).Digest
+		_, err := n.policies.DeletePolicy(n.ctx(), &v1.DeletePolicyRequest{Ref: &v1.DeletePolicyRequest_Digest{Digest: was}, RequestId: was})
+		require.NoError(t, err)
+	}
+	for what, digest := range map[string]func() (string, error){
+		"GetPolicy": func() (string, error) {
+			res, err := other.policies.GetPolicy(n.ctx(), &v1.GetPolicyRequest{Ref: &v1.GetPolicyRequest_Name{Name: "p"}})
+			return res.GetPolicy().GetDigest(), err
+		},
+		"Evaluate": func() (string, error) {
+			res, err := other.policies.Evaluate(n.ctx(), &v1.EvaluateRequest{Policy: byName("p"), Tool: "t"})
+			return res.GetDecision().GetPolicyDigest(), err
+		},
+		"Scan": func() (string, error) {
+			res, err := other.policies.Scan(n.ctx(), &v1.ScanRequest{Policy: byName("p"), Kind: v1.ScanKind_SCAN_KIND_INPUT, Text: "x"})
+			return res.GetPolicyDigest(), err
+		},
+	} {
+		b.armed = true
+		got, err := digest()
+		require.NoError(t, err, what)
+		require.Equal(t, latest, got, what)
+	}
+	was := latest
+	b.armed = true
+	list, err := other.policies.ListPolicies(n.ctx(), &v1.ListPoliciesRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.Policies, 1)
+	require.Equal(t, []string{"p", was}, []string{list.Policies[0].Name, list.Policies[0].Digest})
+	require.NotEqual(t, latest, was)
+}
+
+// movingNames is a store in which the name p moves once behind the next read of it, or of all.
+type movingNames struct {
+	storage.Store
+	move  func()
+	armed bool
+}
+
+func (m *movingNames) moved() {
+	if m.armed {
+		m.armed = false
+		m.move()
+	}
+}
+
+func (m *movingNames) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if k == session.NameKey("default", "p") {
+		defer m.moved()
+	}
+	return m.Store.Get(ctx, k, r)
+}
+
+func (m *movingNames) View(ctx context.Context, r storage.Read) (storage.View, error) {
+	defer m.moved()
+	return m.Store.View(ctx, r)
+}
+
 // A request whose premises never hold is given up after eight rounds, and says
 // that nothing was done.
 func TestPremisesThatNeverHold(t *testing.T) {

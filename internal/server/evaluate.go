@@ -60,18 +60,13 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	ns := input.Namespace(ctx)
 	var x *session.Session
 	var err error
-	switch {
-	case req.SessionId != "":
-		if x, err = s.inSession(ctx, ns, req, &in); err == nil {
-			digest = x.Pin.Digest
+	if req.SessionId != "" {
+		if x, err = s.inSession(ctx, ns, req, &in); err != nil {
+			return nil, err
 		}
-	case name != "":
-		digest, err = s.policies.DigestOf(ctx, ns, "policy.name", name)
+		digest = x.Pin.Digest
 	}
-	if err != nil {
-		return nil, err
-	}
-	policy, err := s.policies.Evaluated(ctx, ns, digest)
+	policy, digest, err := s.policies.Asked(ctx, ns, name, digest)
 	if err != nil {
 		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
 			s.audit.unreadable(order.TraceOf(ctx), ns, req.SessionId, "", digest, err)
@@ -212,21 +207,15 @@ func (s policyService) Scan(ctx context.Context, req *v1.ScanRequest) (*v1.ScanR
 	in := engine.Input{Kind: engine.KindModel, SessionID: req.SessionId, Now: s.cfg.Now(), Context: value.OfMap(
 		value.Pair{Key: "scan", Value: value.OfString(kind.String())}, value.Pair{Key: "scanned_tool", Value: value.OfString(req.Tool)},
 	)}
-	var err error
-	switch {
-	case req.SessionId != "": // its last texts are scanned when it is over; but another may have its id by now
-		var found storage.Found
-		if found, err = s.findSession(ctx, ns, nil, req.SessionId, storage.Latest); err == nil {
-			x := found.Record.(*session.Session)
-			digest, in.AgentID = x.Pin.Digest, x.Agent.Value()
+	if req.SessionId != "" { // its last texts are scanned when it is over; but another may have its id by now
+		found, err := s.findSession(ctx, ns, nil, req.SessionId, storage.Latest)
+		if err != nil {
+			return nil, err
 		}
-	case name != "":
-		digest, err = s.policies.DigestOf(ctx, ns, "policy.name", name)
+		x := found.Record.(*session.Session)
+		digest, in.AgentID = x.Pin.Digest, x.Agent.Value()
 	}
-	if err != nil {
-		return nil, err
-	}
-	policy, err := s.policies.Evaluated(ctx, ns, digest)
+	policy, digest, err := s.policies.Asked(ctx, ns, name, digest)
 	if err != nil {
 		if fault.Of(err).Reason == fault.ReasonPolicyUnreadable {
 			s.audit.unreadable(order.TraceOf(ctx), ns, req.SessionId, "", digest, err)

@@ -86,7 +86,22 @@ func (s *Store) ReadAll(ctx context.Context, keys []session.Key, read storage.Re
 	if ok || err != nil {
 		return found, index, err
 	}
-	return s.readView(ctx, keys, read)
+	view, err := s.View(ctx, read)
+	if err != nil {
+		return nil, 0, fault.OfRead(err)
+	}
+	found, err = readView(view, keys)
+	return found, view.Index, err
+}
+
+// ReadBeside returns more records of that namespace as they stood in the view of a list,
+// likewise. A store that gathers has no such view, and they are as of now.
+func (s *Store) ReadBeside(ctx context.Context, view storage.View, keys []session.Key) (found []session.Record, err error) {
+	if store, ok := s.Reader.(storage.Gatherer); ok {
+		found, _, err = readAtOnce(ctx, store, keys)
+		return found, err
+	}
+	return readView(view, keys)
 }
 
 // readAtOnce reads the keys from a store that can read them at one instant. It
@@ -132,12 +147,8 @@ func (s *Store) readTogether(ctx context.Context, keys []session.Key, read stora
 	return nil, 0, false, nil
 }
 
-// readView reads the keys from a view of the whole state.
-func (s *Store) readView(ctx context.Context, keys []session.Key, read storage.Read) (found []session.Record, index uint64, err error) {
-	view, err := s.View(ctx, read)
-	if err != nil {
-		return nil, 0, fault.OfRead(err)
-	}
+// readView reads keys from a view.
+func readView(view storage.View, keys []session.Key) (found []session.Record, err error) {
 	wanted, prefixes := make(map[session.Key]session.Record, len(keys)), map[session.Key]bool{}
 	for _, key := range keys {
 		wanted[key] = nil
@@ -146,7 +157,7 @@ func (s *Store) readView(ctx context.Context, keys []session.Key, read storage.R
 	for prefix := range prefixes { // order-free: they are put where they belong
 		entries, err := view.Find(prefix, prefix, len(wanted), func(k session.Key, _ session.Record) bool { _, ok := wanted[k]; return ok })
 		if err != nil {
-			return nil, 0, fault.OfRead(err)
+			return nil, fault.OfRead(err)
 		}
 		for _, e := range entries {
 			wanted[e.Key] = e.Record
@@ -156,5 +167,5 @@ func (s *Store) readView(ctx context.Context, keys []session.Key, read storage.R
 	for i, key := range keys {
 		found[i] = wanted[key]
 	}
-	return found, view.Index, nil
+	return found, nil
 }

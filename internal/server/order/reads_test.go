@@ -45,7 +45,9 @@ func TestAViewHasRecordsOfAllKinds(t *testing.T) {
 		require.NoError(t, m.Apply(t.Context(), c)[0].Failure())
 	}
 	keys := []session.Key{session.PoolKey("n", "p"), session.CounterKey("n", "b"), session.ClientKey("n", "c"), session.CounterKey("n", "a")}
-	found, _, err := New(m, nil, nil, nil).readView(t.Context(), keys, storage.Latest)
+	view, err := m.View(t.Context(), storage.Latest)
+	require.NoError(t, err)
+	found, err := New(m, nil, nil, nil).ReadBeside(t.Context(), view, keys)
 	require.NoError(t, err)
 	require.IsType(t, &session.Pool{}, found[0])
 	require.Nil(t, found[1])

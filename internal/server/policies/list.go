@@ -29,34 +29,38 @@ func (s *Service) GetPolicy(ctx context.Context, req *v1.GetPolicyRequest) (*v1.
 	}
 	ns := input.Namespace(ctx)
 	var version int32
-	if name != "" {
-		found, err := s.Store.Get(ctx, session.NameKey(ns, name), read)
-		if err != nil {
+	var found storage.Found
+	var r *session.Policy
+	// The name may go on to another tree before the one that it pointed to is read, which
+	// then may be gone.
+	for again := name != ""; r == nil; again = false {
+		var err error
+		if name != "" {
+			if found, err = s.Store.Get(ctx, session.NameKey(ns, name), read); err != nil {
+				return nil, fault.OfRead(err)
+			}
+			n, ok := found.Record.(*session.Name)
+			if !ok || n == nil || n.Digest == (session.Digest{}) {
+				return nil, fault.NotFound("name", "there is no policy %q; store it with PutPolicy", name)
+			}
+			digest, version = n.Digest, n.Version
+		}
+		if found, err = s.Store.Get(ctx, session.PolicyKey(ns, digest), read); err != nil {
 			return nil, fault.OfRead(err)
 		}
-		n, ok := found.Record.(*session.Name)
-		if !ok || n == nil || n.Digest == (session.Digest{}) {
-			return nil, fault.NotFound("name", "there is no policy %q; store it with PutPolicy", name)
+		if r, _ = found.Record.(*session.Policy); r == nil && !again {
+			return nil, fault.NotFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
 		}
-		digest, version = n.Digest, n.Version
-	}
-	found, err := s.Store.Get(ctx, session.PolicyKey(ns, digest), read)
-	if err != nil {
-		return nil, fault.OfRead(err)
-	}
-	r, ok := found.Record.(*session.Policy)
-	if !ok || r == nil {
-		return nil, fault.NotFound("digest", "there is no policy with the digest %s; store it with PutPolicy", digest)
 	}
 	tree, err := engine.DecodeTree(r.Tree)
 	if err != nil {
 		return nil, policyError(err)
 	}
-	pinned, err := s.pinned(ctx, ns, read, digest)
+	pins, _, err := s.Store.ReadAll(ctx, session.PinsKeys(ns, digest), read)
 	if err != nil {
 		return nil, err
 	}
-	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: pinned[0]}
+	out := &v1.Policy{Name: name, Version: version, Digest: digest.String(), Pinned: pinned(pins)}
 	for _, file := range tree.Files() {
 		out.Files = append(out.Files, &v1.TextFile{Path: file.Path, Content: string(file.Content)})
 	}
@@ -76,6 +80,25 @@ func (s *Service) DigestOf(ctx context.Context, ns, field, name string) (session
 	return n.Digest, nil
 }
 
+// Asked returns the policy that a name points to now or, without a name, that of a
+// digest. The name may go on to another tree before the one that it pointed to is read,
+// which then may be gone.
+func (s *Service) Asked(ctx context.Context, ns, name string, d session.Digest) (p *engine.Policy, of session.Digest, err error) {
+	if name == "" {
+		p, err = s.Evaluated(ctx, ns, d)
+		return p, d, err
+	}
+	for range 2 {
+		if d, err = s.DigestOf(ctx, ns, "policy.name", name); err != nil {
+			return nil, d, err
+		}
+		if p, err = s.Evaluated(ctx, ns, d); err == nil || fault.Of(err).Reason != fault.ReasonNotFound {
+			break
+		}
+	}
+	return p, d, err
+}
+
 func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest) {
 	switch {
 	case digest != "":
@@ -88,26 +111,14 @@ func nameOrDigest(f *input.Fields, name, digest string) (string, session.Digest)
 	return "", session.Digest{}
 }
 
-// pinned counts the live sessions that pin each of some trees.
-func (s *Service) pinned(ctx context.Context, ns string, read storage.Read, trees ...session.Digest) (counts []int32, err error) {
-	var keys []session.Key
-	for _, d := range trees {
-		keys = append(keys, session.PinsKeys(ns, d)...)
-	}
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	found, _, err := s.Store.ReadAll(ctx, keys, read)
-	if err != nil {
-		return nil, err
-	}
-	counts = make([]int32, len(trees))
-	for i, r := range found {
+// pinned counts the live sessions that pin a tree by the parts of that count.
+func pinned(parts []session.Record) (n int32) {
+	for _, r := range parts {
 		if p, ok := r.(*session.Pins); ok && p != nil {
-			counts[i*len(trees)/len(keys)] += int32(p.N)
+			n += int32(p.N)
 		}
 	}
-	return counts, nil
+	return n
 }
 
 // ListPolicies returns every tree under each of its names; a tree that no name
@@ -124,45 +135,43 @@ func (s *Service) ListPolicies(ctx context.Context, req *v1.ListPoliciesRequest)
 		return nil, err
 	}
 	out := &v1.ListPoliciesResponse{NextPageToken: next, AppliedIndex: view.Index}
-	if out.Policies, err = s.rows(ctx, entries, read); err != nil {
+	if out.Policies, err = s.rows(ctx, entries, view); err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
 // rows are trees, each under all its names. What the names point to and how many pin the
-// trees is read as what was listed: over a Redis nothing else is as recent as that.
-func (s *Service) rows(ctx context.Context, entries []session.Entry, read storage.Read) (rows []*v1.Policy, err error) {
+// trees is read beside what was listed: else a name that goes on to another tree meanwhile
+// would be nowhere.
+func (s *Service) rows(ctx context.Context, entries []session.Entry, view storage.View) (rows []*v1.Policy, err error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
 	ns := input.Namespace(ctx)
-	var trees []session.Digest
 	var keys []session.Key
 	for _, e := range entries {
 		r := e.Record.(*session.Policy)
-		trees = append(trees, r.Pin.Digest)
 		for _, name := range r.Names {
 			keys = append(keys, session.NameKey(ns, name))
 		}
+		keys = append(keys, session.PinsKeys(ns, r.Pin.Digest)...)
 	}
-	pinned, err := s.pinned(ctx, ns, read, trees...)
+	beside, err := s.Store.ReadBeside(ctx, view, keys)
 	if err != nil {
 		return nil, err
 	}
-	var names []session.Record
-	if len(keys) > 0 {
-		if names, _, err = s.Store.ReadAll(ctx, keys, read); err != nil {
-			return nil, err
-		}
-	}
-	for i, e := range entries {
+	for _, e := range entries {
 		r, named := e.Record.(*session.Policy), false
-		for _, name := range r.Names {
-			if n, ok := names[0].(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
-				rows, named = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: pinned[i]}), true
+		names, pins := beside[:len(r.Names)], beside[len(r.Names):len(r.Names)+session.PinParts]
+		beside = beside[len(r.Names)+session.PinParts:]
+		for i, name := range r.Names {
+			if n, ok := names[i].(*session.Name); ok && n != nil && n.Digest == r.Pin.Digest {
+				rows, named = append(rows, &v1.Policy{Name: name, Version: n.Version, Digest: r.Pin.Digest.String(), Pinned: pinned(pins)}), true
 			}
-			names = names[1:]
 		}
 		if !named {
-			rows = append(rows, &v1.Policy{Digest: r.Pin.Digest.String(), Pinned: pinned[i]})
+			rows = append(rows, &v1.Policy{Digest: r.Pin.Digest.String(), Pinned: pinned(pins)})
 		}
 	}
 	return rows, nil
