@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -65,8 +65,8 @@ type OpenCall struct {
 	req     *govnodev1.BeginCallRequest
 	begun   lazy[govnodev1.BeginCallResponse, *govnodev1.BeginCallResponse]
 
-	ending sync.Mutex
-	done   bool // ended has the answer
+	ending turn
+	done   atomic.Bool // ended and result have the answer
 	ended  lazy[govnodev1.EndCallResponse, *govnodev1.EndCallResponse]
 	result error
 }
@@ -222,9 +222,11 @@ func Output(v any) EndOption {
 // for 2 seconds more. It returns ErrLeaseLost if the lease ran out before: the
 // service has then settled the call as executed with an unknown result.
 func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption) error {
-	o.ending.Lock()
-	defer o.ending.Unlock()
-	if o.done {
+	if err := o.ending.take(ctx, lingering); err != nil {
+		return &Unknown{Operation: "EndCall", ID: o.ID(), Err: err}
+	}
+	defer o.ending.leave()
+	if o.done.Load() {
 		return o.result
 	}
 	req := &govnodev1.EndCallRequest{SessionId: o.session.id, CallId: o.ID(), Status: status, SessionToken: o.session.secret}
@@ -249,21 +251,19 @@ func (o *OpenCall) End(ctx context.Context, status Status, options ...EndOption)
 	if err != nil {
 		return err
 	}
-	o.done = true
 	o.ended.body = res.body
 	if !wasEnded(res.Outcome) {
 		ended := o.ended.get()
 		o.result = &Refused{Outcome: res.Outcome, Reason: ended.GetReason(), Counters: ended.GetCounters()}
 	}
+	o.done.Store(true)
 	return o.result
 }
 
 // Ended returns the service's answer to End as it came, a message of govnode/v1: the counters, drift, the
 // checkpoint if there is one. It is nil before.
 func (o *OpenCall) Ended() *govnodev1.EndCallResponse {
-	o.ending.Lock()
-	defer o.ending.Unlock()
-	if !o.done {
+	if !o.done.Load() {
 		return nil
 	}
 	return o.ended.get()

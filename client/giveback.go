@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -52,6 +53,57 @@ func (k *leases) giveBackOne(ctx context.Context, l *Lease, while time.Duration)
 		return false, l.result
 	case <-ctx.Done():
 		return false, &Unknown{Operation: "BatchCalls", ID: l.ref.id, Err: context.Cause(ctx)}
+	}
+}
+
+// A turn is for one at a time, who asks a node meanwhile: so others wait for it no longer
+// than they like. Its zero value is free.
+type turn struct {
+	mu    sync.Mutex
+	taken bool
+	left  chan struct{} // closed when it is free again; nil while nobody waits for that
+}
+
+// take waits for the turn until a while after ctx is done, and then says why. Who takes it
+// leaves it.
+func (t *turn) take(ctx context.Context, while time.Duration) error {
+	left := t.try()
+	if left == nil {
+		return nil
+	}
+	ctx, stop := linger(ctx, while)
+	defer stop()
+	for ; left != nil; left = t.try() {
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// try takes the turn, or returns what tells that it is free again.
+func (t *turn) try() (left chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.taken {
+		t.taken = true
+		return nil
+	}
+	if t.left == nil {
+		t.left = make(chan struct{})
+	}
+	return t.left
+}
+
+func (t *turn) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken = false
+	if t.left != nil {
+		close(t.left)
+		t.left = nil
 	}
 }
 

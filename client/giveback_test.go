@@ -68,6 +68,50 @@ func TestGivenBackOnce(t *testing.T) {
 	require.Zero(t, w.count("BatchCalls"), "nothing was left to give back")
 }
 
+// Whoever gives back what another is giving back waits for that no longer than he likes, and
+// who asks what came of it is told at once.
+func TestGivenBackByTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		w.fault = func(_, method string) fault {
+			if down.Load() && (method == "ReleaseSlot" || method == "EndCall") {
+				return hang
+			}
+			return none
+		}
+		c := connected(t, w, []string{"a:1"})
+		slot, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+		require.NoError(t, err)
+		down.Store(true)
+		first := make(chan error)
+		for _, give := range []func(context.Context) error{
+			slot.ReleaseContext, func(ctx context.Context) error { return call.End(ctx, client.Succeeded) },
+		} {
+			go func() { first <- give(t.Context()) }()
+		}
+		synctest.Wait()
+		began := time.Now()
+		require.Nil(t, call.Ended())
+		shown, _ := call.Shown("x")
+		require.Equal(t, "x", shown)
+		require.Zero(t, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		require.ErrorAs(t, slot.ReleaseContext(ctx), new(*client.Unknown))
+		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		cancel()
+		require.ErrorAs(t, call.End(ctx, client.Succeeded), new(*client.Unknown))
+		require.Equal(t, 2100*time.Millisecond, time.Since(began), "it goes on for 2 s")
+		down.Store(false)
+		require.NoError(t, <-first)
+		require.NoError(t, <-first)
+		require.NoError(t, call.End(ctx, client.Succeeded), "it is known")
+		require.NoError(t, c.Close())
+	})
+}
+
 // What has no answer is not given back yet: whoever asks once more asks the service.
 func TestGivenBackAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

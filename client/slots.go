@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -84,7 +83,7 @@ type Slot struct {
 	c        *Client
 	pressure Pressure
 
-	release  sync.Mutex
+	release  turn
 	released bool
 	result   error
 }
@@ -177,8 +176,10 @@ func (s *Slot) Release() error {
 
 // ReleaseContext is Release, bounded by ctx instead of 5 seconds.
 func (s *Slot) ReleaseContext(ctx context.Context) error {
-	s.release.Lock()
-	defer s.release.Unlock()
+	if err := s.release.take(ctx, 0); err != nil {
+		return &Unknown{Operation: "ReleaseSlot", ID: s.ID(), Err: err}
+	}
+	defer s.release.leave()
 	if s.released {
 		return s.result
 	}
