@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"example.com/govnode/internal/server/fault"
@@ -53,13 +54,19 @@ func (a *Authenticator) look() {
 		case <-a.stop:
 			return
 		case <-beat.C:
+		}
+		select {
+		case <-a.stop: // a look that took long has the next beat behind it
+			return
+		default:
 			a.lookOnce()
 		}
 	}
 }
 
-// lookOnce looks each principal up once, however many streams and waits are his. What
-// cannot be read now is looked at again.
+// lookOnce looks each principal up once, however many streams and waits are his, and all at
+// the same time: none waits for the record of another's namespace. What cannot be read now
+// is looked at again.
 func (a *Authenticator) lookOnce() {
 	a.mu.Lock()
 	by := make(map[*Principal][]*guarded, len(a.watch))
@@ -67,21 +74,27 @@ func (a *Authenticator) lookOnce() {
 		by[g.who] = append(by[g.who], g)
 	}
 	a.mu.Unlock()
+	var looks sync.WaitGroup
 	for p, all := range by { // order-free: likewise
-		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
-		next, err := a.Nearby(ctx, p)
-		cancel()
-		switch {
-		case err == nil && next != p:
-			a.mu.Lock()
-			for _, g := range all {
-				g.who = next
-			}
-			a.mu.Unlock()
-		case fault.Unauthenticated(err):
-			for _, g := range all {
-				g.end(err)
-			}
+		looks.Go(func() { a.lookAt(p, all) })
+	}
+	looks.Wait()
+}
+
+func (a *Authenticator) lookAt(p *Principal, all []*guarded) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+	defer cancel()
+	next, err := a.Nearby(ctx, p)
+	switch {
+	case err == nil && next != p:
+		a.mu.Lock()
+		for _, g := range all {
+			g.who = next
+		}
+		a.mu.Unlock()
+	case fault.Unauthenticated(err):
+		for _, g := range all {
+			g.end(err)
 		}
 	}
 }

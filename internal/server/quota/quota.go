@@ -67,6 +67,8 @@ var kindNames = [kinds]string{"waiters", "followers", "streams"}
 const (
 	// readEvery is how old quotas and counts may be.
 	readEvery = 250 * time.Millisecond
+	// readFor bounds a read of them, whose length is that of no request.
+	readFor = 5 * time.Second
 	// measureEvery is how old the sum of bytes may be: all values are looked at for it.
 	measureEvery = 10 * time.Second
 	// maxSpaces bounds what is remembered of namespaces that are not used any more.
@@ -83,12 +85,19 @@ func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prome
 
 // of locks q.mu and returns what is known of a namespace, with its quotas. They are read
 // without the lock, since a store that is slow about one namespace must not stall the
-// others. One caller reads at a time; the others take what was read before, and wait for
-// it where that is nothing. Quotas that cannot be read now are as they were.
+// others, and by nobody's request: that one is given up says nothing of the quotas of all.
+// Who begins a read waits for it; the others take what was read before, and wait for it
+// where that is nothing. Quotas that cannot be read now are as they were.
 func (q *Quotas) of(ctx context.Context, ns string) *space {
 	q.mu.Lock()
 	s := q.spaceOf(ns)
-	for !s.known && s.reading != nil && ctx.Err() == nil {
+	now := time.Now()
+	begins := s.reading == nil && now.Sub(s.read) > readEvery
+	if begins {
+		s.read, s.reading = now, make(chan struct{})
+		go q.readQuotas(context.WithoutCancel(ctx), ns, s)
+	}
+	for (begins || !s.known) && s.reading != nil && ctx.Err() == nil {
 		done := s.reading
 		q.mu.Unlock()
 		select {
@@ -96,26 +105,25 @@ func (q *Quotas) of(ctx context.Context, ns string) *space {
 		case <-ctx.Done():
 		}
 		q.mu.Lock()
-		s = q.spaceOf(ns)
+		s, begins = q.spaceOf(ns), false
 	}
-	now := time.Now()
-	if s.reading != nil || now.Sub(s.read) <= readEvery {
-		return s
-	}
-	done := make(chan struct{})
-	s.read, s.reading = now, done
-	q.mu.Unlock()
+	return s
+}
+
+func (q *Quotas) readQuotas(ctx context.Context, ns string, s *space) {
+	ctx, cancel := context.WithTimeout(ctx, readFor)
+	defer cancel()
 	found, err := q.store.Get(ctx, session.AccessKey(ns), storage.Nearby)
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	close(s.reading)
 	s.known, s.reading = true, nil
-	close(done)
 	if err == nil {
 		s.quotas = session.Quotas{}
 		if x, _ := found.Record.(*session.Access); x != nil {
 			s.quotas = x.Quotas
 		}
 	}
-	return s
 }
 
 // spaceOf returns what is remembered of a namespace; q.mu is held.

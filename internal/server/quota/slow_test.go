@@ -24,10 +24,14 @@ type slowStore struct {
 	fails atomic.Bool
 }
 
-func (s *slowStore) Get(_ context.Context, k session.Key, _ storage.Read) (storage.Found, error) {
+func (s *slowStore) Get(ctx context.Context, k session.Key, _ storage.Read) (storage.Found, error) {
 	if k.Namespace() == "slow" {
 		s.reads.Add(1)
-		<-s.hold
+		select {
+		case <-s.hold:
+		case <-ctx.Done():
+			return storage.Found{}, ctx.Err()
+		}
 	}
 	if s.fails.Load() {
 		return storage.Found{}, errors.New("as the test wants it")
@@ -81,5 +85,27 @@ func TestQuotasOfASlowStore(t *testing.T) {
 		time.Sleep(2 * readEvery)
 		close(s.hold)
 		require.EqualValues(t, 7, q.Of(t.Context(), "slow").Operations, "what cannot be read stays")
+	})
+}
+
+// Who asks first and goes leaves nobody without quotas: it is read on for the others.
+func TestQuotasWhoseFirstReaderGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowStore{hold: make(chan struct{})}
+		s.most.Store(1)
+		q := New(s, nil, nil, nil, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan session.Quotas)
+		go func() { first <- q.Of(ctx, "slow") }()
+		synctest.Wait()
+		second := make(chan session.Quotas)
+		go func() { second <- q.Of(t.Context(), "slow") }()
+		synctest.Wait()
+		cancel()
+		require.Zero(t, <-first)
+		synctest.Wait()
+		close(s.hold)
+		require.EqualValues(t, 1, (<-second).Operations)
+		require.EqualValues(t, 1, s.reads.Load())
 	})
 }
