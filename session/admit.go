@@ -15,7 +15,8 @@ type wanted struct {
 	key  ref
 	pool *Pool // nil: the pool of a policy that nobody has used yet
 	limiter.Request
-	per time.Duration // of the rate of a policy
+	per       time.Duration // of the rate of a policy
+	threshold int32         // backpressure; its limit if 0
 }
 
 // limit is what its pool gives out.
@@ -43,18 +44,19 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 		k := ref{KindPool, c.NS, w.Pool}
 		p := s.pool(k)
 		q := limiter.Request{Weight: w.Weight, Slots: limits.MaxConcurrent, Queue: DefaultQueue}
+		threshold := limits.Backpressure
 		if i > 0 {
 			if p == nil {
 				r.Code, r.Pools = NotFound, []string{w.Pool}
 				return nil, false
 			}
-			q.Slots, q.Queue = 0, p.MaxQueue
+			q.Slots, q.Queue, threshold = 0, p.MaxQueue, p.Threshold
 			if w.Weight > p.Slots {
 				r.Code, r.Limit, r.Pools = Invalid, int64(p.Slots), []string{w.Pool}
 				return nil, false
 			}
 		}
-		wants[i] = wanted{key: k, pool: p, Request: q}
+		wants[i] = wanted{key: k, pool: p, Request: q, threshold: threshold}
 	}
 	if !x.asks(c, r) {
 		return nil, false

@@ -35,6 +35,27 @@ func TestWhenToTryAgain(t *testing.T) {
 	}
 }
 
+// A refusal says how full a pool is as every other answer does: pressed from its threshold on.
+func TestPressureOfRefusals(t *testing.T) {
+	_, do := waiting(t)
+	op := session.Maker{Client: "op"}
+	do(0, &session.PutPool{NS: ns, By: op, Pool: "five", Slots: 5, Threshold: 2})
+	acquire := func(slot string, weight int32) session.Result {
+		return do(0, &session.Acquire{NS: ns, Client: "x", Slot: slot, Pool: "five", Weight: weight, TTL: time.Minute})
+	}
+	require.Equal(t, session.Admitted, acquire("held", 4).Code)
+	want := session.Pressure{InUse: 4, Limit: 5, Threshold: 2}
+	r := acquire("more", 3)
+	require.Equal(t, session.ConcurrencyLimit, r.Code)
+	require.Equal(t, want, r.Pressure)
+	require.True(t, r.Pressure.Pressed())
+	call := waiter("c", "five")
+	call.Wait, call.Pools[1].Weight = 0, 3
+	r = do(0, call)
+	require.Equal(t, session.ConcurrencyLimit, r.Code)
+	require.Equal(t, want, r.Pressure)
+}
+
 // A client is remembered for an hour, and a session is idle, from the last that was
 // done with it, whatever that was and however it ended.
 func TestWhatWasDoneLast(t *testing.T) {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -188,7 +189,7 @@ func (s *State) noRoom(w wanted, r *Result, code Code) Code {
 		// The exact next event: Due may name an earlier instant on one replica
 		// and not on another.
 		r.RetryAfter = min(max(w.pool.Next()-s.now, 50*time.Millisecond), time.Second)
-		r.Pressure = Pressure{InUse: w.pool.InUse(), Limit: limit, Threshold: limit}
+		r.Pressure = Pressure{InUse: w.pool.InUse(), Limit: limit, Threshold: cmp.Or(w.threshold, limit)}
 	}
 	r.Limit = int64(limit)
 	r.Pools = []string{w.key.name}

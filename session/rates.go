@@ -151,7 +151,7 @@ func (s *State) ratesThere(c *Begin, wants []wanted, r *Result) ([]wanted, bool)
 			r.Code, r.Limit, r.Pools = Invalid, int64(limit), []string{w.Pool}
 			return nil, false
 		}
-		wants = append(wants, wanted{k, p, limiter.Request{Weight: w.Cost, Slots: w.Limit, Queue: queue}, w.Per})
+		wants = append(wants, wanted{key: k, pool: p, Request: limiter.Request{Weight: w.Cost, Slots: w.Limit, Queue: queue}, per: w.Per})
 	}
 	return wants, true
 }

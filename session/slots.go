@@ -75,7 +75,7 @@ func (s *State) acquire(c *Acquire, r *Result) {
 		if how == limiter.QueueFull {
 			code = QueueFull
 		}
-		r.Code = s.noRoom(wanted{key: pk, pool: p, Request: q}, r, code)
+		r.Code = s.noRoom(wanted{key: pk, pool: p, Request: q, threshold: p.Threshold}, r, code)
 		x.IDs.Add(remembered(c.Slot, c.Content, code, 0, 0))
 		return
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -207,14 +208,21 @@ func (s *space) slots(c *session.Begin, x *sess, was *held, r *session.Result) (
 		} else if w.weight <= w.slots { // nobody used it yet
 			how = granted
 		}
+		threshold := int32(0)
+		switch {
+		case i == 0:
+			threshold = x.limits.Backpressure
+		case p != nil:
+			threshold = p.threshold
+		}
 		switch how {
 		case refused:
 			if i >= len(c.Pools) {
 				return s.noRate(p, w.pool, ask(i).ticket, i-len(c.Pools), r)
 			}
-			return s.noRoom(p, w.pool, ask(i).slots, session.ConcurrencyLimit, r), uint64(i)
+			return s.noRoom(p, w.pool, ask(i).slots, threshold, session.ConcurrencyLimit, r), uint64(i)
 		case queueFull:
-			return s.noRoom(p, w.pool, ask(i).slots, session.QueueFull, r), uint64(i)
+			return s.noRoom(p, w.pool, ask(i).slots, threshold, session.QueueFull, r), uint64(i)
 		case queued:
 			full = i
 		}
@@ -274,15 +282,15 @@ func (s *space) waitDeadline(until time.Duration) time.Duration {
 }
 
 // noRoom says when trying again may be worth it: with the next event of the
-// pool, in 50 ms to 1 s.
-func (s *space) noRoom(p *pool, name string, limit int32, code session.Code, r *session.Result) session.Code {
+// pool, in 50 ms to 1 s. The pressure is that of every other answer.
+func (s *space) noRoom(p *pool, name string, limit, threshold int32, code session.Code, r *session.Result) session.Code {
 	r.RetryAfter = time.Second
 	if p != nil {
 		if limit == 0 {
 			limit = p.slots
 		}
 		r.RetryAfter = min(max(p.next()-s.Now, 50*time.Millisecond), time.Second)
-		r.Pressure = session.Pressure{InUse: p.inUse(), Limit: limit, Threshold: limit}
+		r.Pressure = session.Pressure{InUse: p.inUse(), Limit: limit, Threshold: cmp.Or(threshold, limit)}
 	}
 	r.Limit, r.Pools = int64(limit), []string{name}
 	return code

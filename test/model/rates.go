@@ -332,7 +332,7 @@ func (s *space) firstTake(c *session.TakeRate, p *pool, x *client, q request, r 
 		})
 		return
 	case queueFull:
-		s.noRoom(p, id, 0, session.QueueFull, r)
+		s.noRoom(p, id, 0, 0, session.QueueFull, r)
 		r.Code = session.QueueFull
 	default:
 		r.Code, value = s.noRate(p, id, q.ticket, 0, r)

@@ -115,7 +115,7 @@ func (s *space) acquire(c *session.Acquire, r *session.Result) {
 		if how == queueFull {
 			r.Code = session.QueueFull
 		}
-		s.noRoom(p, c.Pool, 0, r.Code, r)
+		s.noRoom(p, c.Pool, 0, p.threshold, r.Code, r)
 		x.ids.add(finished{c.Slot, c.Content, r.Code, 0, 0})
 		return
 	}
