@@ -106,7 +106,7 @@ func (s *OpenSession) Read(ctx context.Context) (*govnodev1.Session, error) {
 	return res.GetSession(), err
 }
 
-// Close ends the session, and returns how many slots it freed. A session that
+// Close ends the session, and returns how many leases of it ended. A session that
 // is closed already stays as it is.
 func (s *OpenSession) Close(ctx context.Context) (released int, err error) {
 	id := s.id

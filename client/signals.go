@@ -23,8 +23,8 @@ type Target struct {
 	Everything             bool // of the namespace
 }
 
-// Signal sends a signal. What stands then, and how many sessions and slots a KILL
-// has freed so far, comes as a message of govnode/v1.
+// Signal sends a signal. What stands then, and how many sessions and leases a KILL
+// has ended with this request, comes as a message of govnode/v1.
 func (c *Client) Signal(ctx context.Context, to Target, signal, reason string) (*govnodev1.SignalResponse, error) {
 	req := &govnodev1.SignalRequest{Signal: signal, Reason: reason, Client: c.cfg.Name}
 	set := 0

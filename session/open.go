@@ -132,8 +132,8 @@ func (s *State) close(c *Close, r *Result) {
 	r.Counters, r.After = x.Counters(), s.afterSession(x)
 }
 
-// letGo gives up what something has in its pools, and returns how many slots
-// were freed.
+// letGo gives up what something has in its pools, and returns how many leases
+// it had there.
 func (s *State) letGo(ns string, h *Held) (freed int64) {
 	for _, hold := range h.Pools {
 		k := ref{KindPool, ns, hold.Pool.Value()}

@@ -108,7 +108,7 @@ func (s *Sweeper) finish(ctx context.Context, k session.Key) {
 // Done is what came of a sweep.
 type Done struct {
 	Closed   int   // sessions
-	Released int64 // slots
+	Released int64 // leases of theirs
 }
 
 // Sweep closes all sessions of a KILL that stands, and marks it as swept. With an

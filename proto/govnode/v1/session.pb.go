@@ -958,7 +958,7 @@ func (x *CloseSessionRequest) GetSessionId() string {
 type CloseSessionResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	// Slots that this request freed; 0 on a repeat.
+	// Leases in pools that this request ended, whatever their weight; 0 on a repeat.
 	Released      int32  `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
 	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1169,7 +1169,8 @@ type SignalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What stands at the target now; absent where nothing does.
 	Signal *Signal `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
-	// Sessions that this KILL closed so far, and slots that it freed.
+	// Sessions that this request closed, and their leases in pools that it ended, whatever
+	// their weight. A repeat does not count what the request before it closed.
 	Closed        int32  `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"`
 	Released      int32  `protobuf:"varint,3,opt,name=released,proto3" json:"released,omitempty"`
 	Index         uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
