@@ -212,13 +212,10 @@ func New(cfg Config) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.ids = ids.New(cfg.Now, cfg.Entropy)
 	c.bucket = newBucket(cfg.Budget, cfg.Now())
-	c.shown = credentials{namespace: cfg.Namespace, token: cfg.TokenSource}
-	if cfg.Token != "" {
-		c.shown.token = func() (string, error) { return cfg.Token, nil }
-	}
+	c.shown = credentials{namespace: cfg.Namespace, static: cfg.Token, token: cfg.TokenSource}
 	shown := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			if err := c.shown.put(req.Header()); err != nil {
+			if err := c.shown.put(ctx, req.Header()); err != nil {
 				return nil, err
 			}
 			return next(ctx, req)

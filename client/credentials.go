@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,24 +16,52 @@ const authorizationHeader = "Authorization"
 
 // credentials sets the headers that every request has.
 type credentials struct {
-	namespace string // empty: that of the token
-	token     func() (string, error)
+	namespace string                 // empty: that of the token
+	static    string                 // Config.Token
+	token     func() (string, error) // Config.TokenSource
 }
 
-func (k *credentials) put(h http.Header) error {
+func (k *credentials) put(ctx context.Context, h http.Header) error {
 	if k.namespace != "" {
 		h.Set("Govnode-Namespace", k.namespace)
 	}
-	if k.token == nil {
+	token := k.static
+	var err error
+	switch {
+	case k.token != nil:
+		token, err = k.draw(ctx)
+	case token == "":
 		return nil
 	}
-	token, err := k.token()
+	if err != nil && ctx.Err() != nil {
+		return notSent(err)
+	}
 	if err != nil {
 		// Nothing is sent without it, and another node would not know more.
 		return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("client: TokenSource: %w", err))
 	}
 	h.Set(authorizationHeader, "Bearer "+token)
 	return nil
+}
+
+// draw asks the source, which has no context and may hang: nobody waits for it for longer
+// than he likes.
+func (k *credentials) draw(ctx context.Context) (string, error) {
+	type drawn struct {
+		text string
+		err  error
+	}
+	done := make(chan drawn, 1)
+	go func() {
+		text, err := k.token()
+		done <- drawn{text, err}
+	}()
+	select {
+	case d := <-done:
+		return d.text, d.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
 }
 
 // checkToken holds Token, TokenSource and Namespace to each other. The namespace of an

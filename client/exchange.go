@@ -198,7 +198,7 @@ func (l *line) dial() (*link, error) {
 	stream := l.c.cfg.wire.Open(ctx, l.c.cfg.streams, l.node.address+govnodev1connect.CallServiceExchangeProcedure)
 	// The transport looks at the context again when the request's body has ended.
 	context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
-	err := l.c.shown.put(stream.RequestHeader())
+	err := l.c.shown.put(ctx, stream.RequestHeader())
 	if err == nil {
 		err = stream.Send()
 	}

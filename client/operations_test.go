@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -651,4 +652,28 @@ func descriptorOf(name protoreflect.FullName) protoreflect.MessageDescriptor {
 		}
 	}
 	return nil
+}
+
+// A source of tokens that hangs holds up nobody for longer than he likes, and nothing was
+// sent.
+func TestTokenSourceThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.TokenSource = func() (string, error) {
+				<-goOn
+				return "t", nil
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := c.Acquire(ctx, "gpu")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(began))
+		require.Zero(t, w.count("AcquireSlot"))
+		close(goOn)
+		require.NoError(t, c.Close())
+	})
 }
