@@ -14,6 +14,7 @@ from faults import Proxy
 
 import govnode
 from govnode import messages
+from govnode._transport import Lost
 
 
 @pytest.fixture
@@ -85,6 +86,46 @@ def test_loss_is_told(client: govnode.Client, proxy: Proxy, caplog: pytest.LogCa
         with pytest.raises(govnode.LeaseLost):
             slot.release()
         slot.release()
+
+
+def test_renewal_that_hangs_keeps_short_leases_from_nothing(client: govnode.Client, proxy: Proxy) -> None:
+    for pool in ("long", "short"):
+        client.put_pool(pool, 1)
+    with govnode.Client(proxy.address) as through:
+        through.acquire("long", ttl=3600.0)
+        slot = through.acquire("short", ttl=3.0)
+        renewed: queue.Queue[None] = queue.Queue()
+
+        def fault(method: str, body: bytes) -> str:
+            if b'"short"' in body:
+                renewed.put(None)
+            return "hang" if b'"long"' in body else ""
+
+        proxy.fault = fault
+        keeper = through._core.live().keeper
+        with keeper._changed:
+            keeper._due[3600.0] = 0.0
+            keeper._wake(keeper._asking, 0.0)
+        for _ in range(3):
+            renewed.get(timeout=10)
+        slot.check()
+
+
+def test_loss_is_told_while_a_renewal_hangs(client: govnode.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.put_pool("hanging", 1)
+    losses: queue.Queue[messages.Loss] = queue.Queue()
+    slot = client.acquire("hanging", ttl=1.0, on_lost=losses.put)
+    until = threading.Event()
+
+    def hang(*_: object) -> None:  # longer than its timeout
+        until.wait()
+        raise Lost("it hung")
+
+    monkeypatch.setattr(client._core.live().keeper, "_ask", hang)
+    try:
+        assert losses.get(timeout=10).id == slot.id
+    finally:
+        until.set()
 
 
 def test_slot_that_was_taken_away_is_lost(client: govnode.Client, address: str) -> None:

@@ -1,6 +1,7 @@
 """The leases that a client holds: one thread renews them, all together, until they are given back or lost.
 
-It is a thread with connections of its own for event loops too: a tool that blocks the loop must not lose its slots.
+It has connections of its own for event loops too: a tool that blocks the loop must not lose its slots. A second thread
+tells of leases that run out, since a renewal may hang for longer than anybody reckons.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("govnode")
 
 RENEW_MOST = 256  # leases in one request
+# Seconds that a renewal may take. It keeps others waiting, so while there are short leases it may take less.
+_RENEWAL_MOST, _RENEWAL_LEAST = 5.0, 0.5
 # The share of a lease that its holder gives up, so that its clock may run slower than the service's by as much.
 _MARGIN = 0.01
 _FAREWELL = 5.0  # seconds that it may take to give everything back
@@ -92,6 +95,17 @@ class Job:
 Ask = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
 
 
+class Rounds:
+    """What a thread does again and again: it waits until the next turn is due, and takes it."""
+
+    def __init__(self, name: str, due: Callable[[], float], turn: Callable[[], None]) -> None:
+        self.name = name
+        self.due = due
+        self.turn = turn
+        self.next = 0.0
+        self.thread: threading.Thread | None = None
+
+
 class Keeper:
     """Renews what a client holds, and does what is left to do behind its callers."""
 
@@ -104,8 +118,8 @@ class Keeper:
         self._held: dict[int, Lease] = {}
         self._due: dict[float, float] = {}  # when leases of that TTL are renewed next
         self._jobs: deque[Job] = deque()
-        self._thread: threading.Thread | None = None
-        self._next = 0.0
+        self._asking = Rounds("govnode-keeper", self._next_request, self._request)
+        self._watching = Rounds("govnode-watch", self._next_end, self._lose_what_ran_out)
         self._closing = False
         self._transport: ThreadTransport | None = None
 
@@ -119,7 +133,8 @@ class Keeper:
             self._held[id(lease)] = lease
             due = min(sent + left / 3, self._due.get(lease.ttl, float("inf")))
             self._due[lease.ttl] = due
-            self._wake(min(due, lease.deadline))
+            self._wake(self._asking, due)
+            self._wake(self._watching, lease.deadline)
 
     def ended(self, lease: Lease) -> bool:
         """Note that a lease is about to be given back, of which no loss is told any more, unless that was so before."""
@@ -140,55 +155,64 @@ class Keeper:
             if len(self._jobs) >= MOST_JOBS:
                 self._jobs.popleft()
             self._jobs.append(Job(step, time.monotonic() + within))
-            self._wake(0.0)
+            self._wake(self._asking, 0.0)
 
-    def _wake(self, at: float) -> None:
+    def _wake(self, rounds: Rounds, at: float) -> None:
         if self._closing:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="govnode-keeper", daemon=True)
-            self._thread.start()
-        elif at < self._next:
-            self._changed.notify()
+        if rounds.thread is None:
+            rounds.thread = threading.Thread(target=self._run, args=(rounds,), name=rounds.name, daemon=True)
+            rounds.thread.start()
+        elif at < rounds.next:
+            self._changed.notify_all()
 
-    # The thread.
+    # The threads.
 
-    def _run(self) -> None:
+    def _run(self, rounds: Rounds) -> None:
         while True:
             with self._changed:
-                while not self._closing and (wait := self._next_turn() - time.monotonic()) > 0:
+                while not self._closing:
+                    rounds.next = rounds.due()
+                    wait = rounds.next - time.monotonic()
+                    if wait <= 0:
+                        break
                     self._changed.wait(min(wait, 3600))
                 if self._closing:
                     return
             try:
-                self._turn()
+                rounds.turn()
             except Exception:  # whatever it is, the other leases must be renewed
                 log.exception("govnode: the keeper of leases met what it did not expect")
                 time.sleep(0.1)
 
-    def _next_turn(self) -> float:
-        self._next = min(
-            [float("inf"), *self._due.values(), *(x.deadline for x in self._held.values()), *(j.at for j in self._jobs)]
-        )
-        return self._next
+    def _next_end(self) -> float:
+        return min((x.deadline for x in self._held.values()), default=float("inf"))
 
-    def _turn(self) -> None:
-        """Do what is due now: leases first, then one job."""
+    def _lose_what_ran_out(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            over = [x for x in self._held.values() if now >= x.deadline]
+        for lease in over:
+            self._lose(lease, "no renewal was answered before the lease ran out")
+
+    def _next_request(self) -> float:
+        return min([float("inf"), *self._due.values(), *(j.at for j in self._jobs)])
+
+    def _request(self) -> None:
+        """Renew the leases of the TTL that is due first, if one is, and do one job."""
         with self._changed:
             now = time.monotonic()
-            held = list(self._held.values())
-            for ttl in set(self._due) - {x.ttl for x in held}:
+            for ttl in set(self._due) - {x.ttl for x in self._held.values()}:
                 del self._due[ttl]
-            due = [ttl for ttl, at in self._due.items() if now >= at]
-            for ttl in due:
+            ttl, at = min(self._due.items(), key=lambda due: due[1], default=(0.0, float("inf")))
+            if now >= at:
                 self._due[ttl] = now + ttl / 3
-        for lease in held:
-            if now >= lease.deadline:
-                self._lose(lease, "no renewal was answered before the lease ran out")
-        for ttl in due:
-            part = [x for x in held if x.ttl == ttl and id(x) in self._held]
+                most = min(max(min(self._due) / 6, _RENEWAL_LEAST), ttl / 6, _RENEWAL_MOST)
+                part = [x for x in self._held.values() if x.ttl == ttl]
+        if now >= at:
             for i in range(0, len(part), RENEW_MOST):
-                self._renew(part[i : i + RENEW_MOST], ttl)
+                if some := [x for x in part[i : i + RENEW_MOST] if id(x) in self._held]:
+                    self._renew(some, ttl, max(most, 0.1))
         self._work()
 
     def _ask(
@@ -217,7 +241,7 @@ class Keeper:
             self._routes.failed(node, unreachable=False)
         return reply.status, message_of(reply.content)
 
-    def _renew(self, part: list[Lease], ttl: float) -> None:
+    def _renew(self, part: list[Lease], ttl: float, timeout: float) -> None:
         """Send one request. If it is not answered the next turn tries again, soon.
 
         That has a pace of its own, and is outside of the budget, since what is not renewed is lost.
@@ -225,7 +249,7 @@ class Keeper:
         body = {"client": self._name, "ttl": duration(ttl), "slots": [x.ref() for x in part]}
         sent = time.monotonic()
         try:
-            status, answer = self._ask("SlotService/RenewSlots", body, max(ttl / 6, 0.1))
+            status, answer = self._ask("SlotService/RenewSlots", body, timeout)
             results = answer.get("results", ())
             problem = "" if status == 200 and len(results) == len(part) else str(answer.get("message", status))
         except (NotSent, Lost) as e:
@@ -297,13 +321,13 @@ class Keeper:
         until = time.monotonic() + _FAREWELL
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
             rest = [x for x in self._held.values() if x.state != "ended"]
             for lease in rest:
                 lease.state = "ended"
             self._held.clear()
             jobs, self._jobs = list(self._jobs), deque()
-            thread = self._thread
+            thread = self._asking.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(until - time.monotonic(), 0.01))
             if thread.is_alive():
