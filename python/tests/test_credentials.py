@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import subprocess
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -169,12 +170,91 @@ def test_renewals_draw_a_token_anew(address: testing.Address) -> None:
         slot = client.acquire("renewed", ttl=2.0)
         for given in ([good], []):
             there[:] = given
-            client._core._security.shown._header = b"Bearer " + old.encode()  # it does not hold any more
+            client._core.live().security.shown._header = b"Bearer " + old.encode()  # it does not hold any more
             if not given:
                 eventually(lambda: slot.state == "at risk")
                 there[:] = [good]
             time.sleep(2.5)  # longer than the lease
             slot.check()
+
+
+class Hanging:
+    """Gives out a token so many times at once, and then when it is told to."""
+
+    def __init__(self, token: str, times: int) -> None:
+        self.token, self.times = token, times
+        self.asked = 0
+        self.until = threading.Event()
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked > self.times:
+            self.until.wait(20)
+        return self.token
+
+
+def test_token_that_is_not_given_out_holds_up_nobody_else(address: testing.Address) -> None:
+    draw = Hanging(made(address, "agent", "operator"), 1)
+    with govnode.Client(address, token=draw, timeout=0.5) as client:
+        client.put_pool("held-up", 1)
+        slot = client.acquire("held-up", ttl=3.0)
+        shown = client._core.live().security.shown
+        good, shown._header = shown._header, b"Bearer gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        for _ in range(2):
+            with pytest.raises(govnode.Unauthenticated, match="no token was given out in time"):
+                client.list_pools()
+        shown._header = good  # one node did not know it, and the others do
+        client.list_pools()
+        assert slot._lease is not None
+        until = slot._lease.deadline
+        eventually(lambda: slot._lease is not None and slot._lease.deadline > until)
+        slot.check()
+        assert draw.asked == 2
+        draw.until.set()
+
+
+def test_first_token_is_waited_for_as_long_as_there_is_time(address: testing.Address) -> None:
+    draw = Hanging(made(address, "agent", "operator"), 0)
+    with govnode.Client(address, token=draw, timeout=0.2) as client:
+        with pytest.raises(govnode.NoAnswer, match="no token was given out in time"):
+            client.list_pools()
+        with pytest.raises(govnode.NoAnswer, match="no token was given out in time"):
+            next(iter(client.events()))
+        draw.until.set()
+        client.list_pools()
+        assert draw.asked == 1
+
+
+def test_loop_goes_on_while_a_token_is_drawn(address: testing.Address) -> None:
+    draw = Hanging(made(address, "agent", "operator"), 0)
+
+    async def main() -> None:
+        async with govnode.AsyncClient(address, token=draw, timeout=0.5) as client:
+            given_up = await asyncio.gather(*[client.list_pools() for _ in range(3)], return_exceptions=True)
+            assert [type(e) for e in given_up] == [govnode.NoAnswer] * 3
+            asked = asyncio.create_task(client.list_pools())
+            await asyncio.sleep(0)
+            draw.until.set()
+            await asked
+            assert draw.asked == 1
+
+    asyncio.run(main())
+
+
+def test_what_is_done_behind_callers_waits_for_a_token(address: testing.Address) -> None:
+    draw = Hanging(made(address, "agent", "operator"), 1)
+    with govnode.Client(address, token=draw) as client:
+        client.list_pools()
+        live = client._core.live()
+        live.security.shown._header = b"Bearer gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        answers: list[tuple[int, dict[str, Any]]] = []
+        live.keeper.later(lambda ask: answers.append(ask("SlotService/ListPools", {})), 20)
+        eventually(lambda: draw.asked == 2)
+        eventually(lambda: bool(live.keeper._jobs) and live.keeper._jobs[0].failures > 0)
+        draw.until.set()
+        eventually(lambda: answers != [])
+        assert answers[0][0] == 200
+        assert live.routes.pick().failures == 0  # it was the fault of no node
 
 
 def free_port() -> int:

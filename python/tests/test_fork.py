@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from conftest import put
+from test_credentials import made
 
 import govnode
+from govnode import testing
 
 FORKS = """
 import os, sys, threading, time, warnings
@@ -66,6 +68,36 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 print(session.read().executions)
 """
+
+
+DRAWS = """
+import os, signal, sys, threading, warnings
+warnings.simplefilter("ignore")
+import govnode
+asked, parent = threading.Event(), os.getpid()
+
+def draw():
+    asked.set()
+    if os.getpid() == parent:
+        threading.Event().wait()
+    return sys.argv[2]
+
+client = govnode.Client(sys.argv[1], token=draw)
+threading.Thread(target=client.list_pools, daemon=True).start()
+asked.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    client.list_pools()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print("ok")
+os._exit(0)
+"""
+
+
+def test_child_draws_a_token_of_its_own(address: testing.Address, python: Callable[..., str]) -> None:
+    assert python(DRAWS, address, made(address, "operator")) == "ok\n"
 
 
 def test_child_gives_back_nothing_of_its_parent(

@@ -97,9 +97,9 @@ def test_renewal_that_hangs_keeps_short_leases_from_nothing(client: govnode.Clie
         renewed: queue.Queue[None] = queue.Queue()
 
         def fault(method: str, body: bytes) -> str:
-            if b'"short"' in body:
+            if method == "RenewSlots" and b'"short"' in body:
                 renewed.put(None)
-            return "hang" if b'"long"' in body else ""
+            return "hang" if method == "RenewSlots" and b'"long"' in body else ""
 
         proxy.fault = fault
         keeper = through._core.live().keeper

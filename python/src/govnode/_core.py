@@ -172,6 +172,7 @@ class Live:
         self.name = own if config.name else process_name(self.ids)
         self.budget = Budget()
         self.routes = Routes(config.urls)
+        self.security = security
         self.keeper = Keeper(config, self.name, self.routes, security)
         self.threads: Io | None = None
         self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Io] = weakref.WeakKeyDictionary()
@@ -225,8 +226,7 @@ class Core:
         headers = {} if callable(token) and not namespace else {"Govnode-Namespace": namespace or own or "default"}
         namespace = namespace or own or "default"
         self.config = Config(urls, namespace, name, timeout, attempt_timeout, fail_open, tls, on_lost, on_signal)
-        self._security = Security(tls, headers, shown)
-        self._live = Live(self.config, self._security, None)
+        self._live = Live(self.config, Security(tls, headers, shown), None)
 
     # What there is of it in this process.
 
@@ -236,7 +236,7 @@ class Core:
         if live.generation != _generation:
             with _making:
                 if self._live.generation != _generation:
-                    self._live = Live(self.config, self._security, self._live)
+                    self._live = Live(self.config, self._live.security.forked(), self._live)
                 live = self._live
         if live.closed:
             raise RuntimeError("govnode: the client is closed")
@@ -248,7 +248,7 @@ class Core:
             if live.threads is None:
                 with _making:
                     if live.threads is None:
-                        transport = ThreadTransport(self._security)
+                        transport = ThreadTransport(live.security)
                         live.threads = Io(transport, ThreadBatch(self._sender(live, transport)))
             return live.threads
         import asyncio
@@ -257,7 +257,7 @@ class Core:
         io = live.loops.get(loop)
         if io is None:
             with _making:
-                on_loop = LoopTransport(self._security)
+                on_loop = LoopTransport(live.security)
                 io = live.loops[loop] = Io(on_loop, LoopBatch(self._sender(live, on_loop)))
         return io
 
@@ -292,6 +292,10 @@ class Core:
         wait_until = start + op.wait
         attempt = redrawn = 0
         renewed = False
+        try:
+            await io.transport.token(until - start)
+        except NotSent as e:
+            raise NoAnswer(op.method, op.id, str(e)) from None
         last = earlier = ""  # the last attempt is often cut off by the time: what was said before tells more
         while True:
             now = time.monotonic()
@@ -300,13 +304,17 @@ class Core:
             most = self.config.attempt_timeout + op.wait
             if op.wait == 0:  # half of the time is left for another node, lest one that hangs should take all of it
                 most = min(most, max((until - now) / 2, _ATTEMPT_LEAST))
-            shown = self._security.shown.header()
+            shown = live.security.shown.header()
             failure = await self._attempt(op, live, io, min(now + most, until))
             if isinstance(failure, dict):
                 return failure
-            if failure.code == "unauthenticated" and not renewed and self._security.shown.refused(shown):
-                renewed = True  # a token that was drawn since is tried once
-                continue
+            if failure.code == "unauthenticated" and not renewed:
+                try:
+                    renewed = await io.transport.drawn(shown, until - time.monotonic())
+                except NotSent as e:
+                    failure.message += f"; {e}"
+                if renewed:  # a token that was drawn since is tried once
+                    continue
             if failure.fate == "unknown":
                 op.touched = UNCERTAIN
             if failure.fate == "stale" and op.id_field and op.touched == UNTOUCHED and redrawn < _REDRAWS:
@@ -425,6 +433,10 @@ class Core:
     async def _stream(self, method: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         live = self.live()
         transport = self._io(live).transport
+        try:
+            await transport.token(self.config.timeout)
+        except NotSent as e:
+            raise NoAnswer(method, "", str(e)) from None
         node = live.routes.pick()
         failure: Failure | None = None
         whole = False

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import ssl
 
-#: A token, or what returns one: it is asked again after the service did not know the one before.
+#: A token, or what returns one: it is asked again after the service did not know the one before. It is called on a
+#: thread of its own.
 Token = str | Callable[[], str]
 
 
@@ -20,6 +23,7 @@ class Credentials:
     def __init__(self, token: Token | None) -> None:
         self._lock = threading.Lock()
         self._ask: Callable[[], str] | None = None
+        self._drawing: Future[bool] | None = None  # the token that is being asked for
         self._header: bytes | None = None
         self._file = ""
         self._stamp: tuple[int, int] | None = None
@@ -39,27 +43,51 @@ class Credentials:
         header = self.header() if self._ask is None else None
         return namespace_of(header[len(b"Bearer ") :].decode()) if header else ""
 
+    def forked(self) -> Credentials:
+        """Return the same for the child of a fork, where whoever drew a token is no more."""
+        other = copy.copy(self)
+        other._lock, other._drawing = threading.Lock(), None
+        return other
+
+    def known(self) -> bool:
+        """Report whether there is something to show, or nothing to be shown."""
+        return self._ask is None or self._header is not None
+
     def header(self) -> bytes | None:
         """Return the header of the next request."""
-        if self._file:
-            return self._read()
-        if self._ask is None:
-            return self._header
-        with self._lock:
-            if self._header is None:
-                self._header = _header(self._ask())
-            return self._header
+        return self._read() if self._file else self._header
 
-    def refused(self, header: bytes | None) -> bool:
-        """Note that the service did not know a token, and report whether there is another one to try."""
+    def other(self, header: bytes | None) -> bool | Future[bool]:
+        """Tell whether there is another one to show than a header that the service did not know.
+
+        If a token has to be drawn for that, this returns what will tell. It may take long: one thread draws it, and who
+        waits does so for as long as it has time.
+        """
         if self._ask is None:
             return self._file != "" and self.header() != header
         with self._lock:
             if self._header != header:
                 return True  # another request has asked for a new one
-            fresh = _header(self._ask())
+            if self._drawing is None:
+                drawing = Future[bool]()
+                drawing.set_running_or_notify_cancel()  # who waits no longer does not cancel it
+                args = (self._ask, drawing)
+                threading.Thread(target=self._draw, args=args, name="govnode-token", daemon=True).start()
+                self._drawing = drawing
+            return self._drawing
+
+    def _draw(self, ask: Callable[[], str], drawing: Future[bool]) -> None:
+        try:
+            fresh = _header(ask())
+        except BaseException as e:  # who waits is to know
+            with self._lock:
+                self._drawing = None
+            drawing.set_exception(e)
+            return
+        with self._lock:
+            self._drawing = None
             self._header, old = fresh, self._header
-            return fresh != old
+        drawing.set_result(fresh != old)
 
     def _read(self) -> bytes:
         """Read the file of the token again where it has changed."""

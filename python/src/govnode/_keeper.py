@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._transport import Lost, NotSent, ThreadTransport, answer_of, message_of, run
+from ._transport import Lost, NoToken, NotSent, ThreadTransport, answer_of, message_of, run
 from ._wire import dumps, duration
 from .messages import Loss, Signal, decode, seconds
 
@@ -224,10 +224,13 @@ class Keeper:
             node = self._routes.pick()
         url, content = f"{node.url}/govnode.v1.{method}", dumps(body).encode()
         try:
+            run(self._transport.token(timeout))
             shown = self._security.shown.header()
             reply = run(self._transport.post(url, content, timeout))
-            if reply.status == 401 and self._security.shown.refused(shown):
+            if reply.status == 401 and run(self._transport.drawn(shown, timeout)):
                 reply = run(self._transport.post(url, content, timeout))  # a token that was drawn since is tried once
+        except NoToken:
+            raise
         except (NotSent, Lost):
             self._routes.failed(node, unreachable=True)
             raise

@@ -6,9 +6,11 @@ Both have the same methods. Those of threads are coroutines that never wait, so 
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ _CONNECT = 1.0  # seconds; a node that is up takes a connection much sooner
 
 class NotSent(Exception):
     """A request never left: it has had no effect."""
+
+
+class NoToken(NotSent):
+    """No token was drawn in time. That is the fault of no node."""
+
+    def __init__(self) -> None:
+        super().__init__("no token was given out in time")
 
 
 class Lost(Exception):
@@ -62,6 +71,14 @@ class Transport(Protocol):
         """Do nothing for a while."""
         ...
 
+    async def token(self, timeout: float) -> None:
+        """Wait for the first token, where tokens are drawn."""
+        ...
+
+    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
+        """Wait for a token in place of one that was refused, and report whether it is another one."""
+        ...
+
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
     """See a coroutine through that waits for nothing but threads."""
@@ -81,6 +98,12 @@ class Security:
         self.shown = shown
         self.headers = [(k.encode(), v.encode()) for k, v in headers.items()]
         self._urls: dict[str, httpx2.URL] = {}  # of each method of each node: reading them takes long
+
+    def forked(self) -> Security:
+        """Return the same for the child of a fork."""
+        other = copy.copy(self)
+        other.shown = self.shown.forked()
+        return other
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of a transport of httpx2."""
@@ -155,6 +178,21 @@ class ThreadTransport:
         """Do nothing for a while."""
         time.sleep(seconds)  # noqa: ASYNC251
 
+    async def token(self, timeout: float) -> None:
+        """Wait for the first token, where tokens are drawn."""
+        if not self._security.shown.known():
+            await self.drawn(None, timeout)
+
+    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
+        """Wait for a token in place of one that was refused, and report whether it is another one."""
+        there = self._security.shown.other(refused)
+        if isinstance(there, bool):
+            return there
+        wait((there,), max(timeout, 0))
+        if not there.done():
+            raise NoToken
+        return there.result()
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -208,6 +246,27 @@ class LoopTransport:
         import asyncio
 
         await asyncio.sleep(seconds)
+
+    async def token(self, timeout: float) -> None:
+        """Wait for the first token, where tokens are drawn."""
+        if not self._security.shown.known():
+            await self.drawn(None, timeout)
+
+    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
+        """Wait for a token in place of one that was refused, and report whether it is another one."""
+        import asyncio
+
+        there = self._security.shown.other(refused)
+        if isinstance(there, bool):
+            return there
+        here = asyncio.wrap_future(there)
+        try:
+            await asyncio.wait((here,), timeout=max(timeout, 0))
+            if not here.done():
+                raise NoToken
+            return here.result()
+        finally:
+            here.cancel()  # nobody will look at what comes of it
 
     async def _close_with_loop(self) -> None:
         """Have the connections closed when the loop ends: it sees all generators through that began on it."""

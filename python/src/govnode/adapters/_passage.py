@@ -38,7 +38,6 @@ class _View(Leases):
         self._of = core
         self._on_loop = on_loop
         self.config = core.config
-        self._security = core._security
 
     @property
     def _live(self) -> Live:  # type: ignore[override]
