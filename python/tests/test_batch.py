@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 from conftest import eventually
 
+from govnode import _batch
 from govnode._batch import MOST_OPERATIONS, Answer, Item, LoopBatch, ThreadBatch
 from govnode._transport import Lost, NotSent, run
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is slow, however long this machine takes."""
+    monkeypatch.setattr(_batch, "SLOW", 60.0)
 
 
 class Node:
@@ -109,7 +116,78 @@ def test_who_was_to_send_and_is_interrupted_lets_another_one() -> None:
     batch._give_up(first)
     assert woken.is_set()
     assert second.batch == [second]
-    assert batch._all.unanswered == [1]
+    assert batch._all.unanswered == [[second]]
+
+
+def test_slow_requests_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_batch, "SLOW", 0.1)
+    monkeypatch.setattr(_batch, "MOST_UNANSWERED", 4)
+    node, answers = Node(), dict[str, Any]()
+    batch = ThreadBatch(node.send)
+    threads = []
+    for text in "abcd":
+        threads.append(ask(batch, text, answers))
+        eventually(lambda t=text: [t] in node.requests)  # type: ignore[misc]
+    ask(batch, "late", answers, within=0.5).join()
+    assert isinstance(answers["late"], NotSent)
+    node.open.set()
+    for thread in threads:
+        thread.join()
+    assert batch._all.unanswered == []
+
+
+def test_nobody_sends_for_longer_than_its_own_time() -> None:
+    gates, requests, answers = [threading.Event() for _ in range(3)], list[list[str]](), dict[str, Any]()
+
+    async def send(items: list[Item]) -> list[Answer]:
+        requests.append([i.text for i in items])
+        gates[len(requests) - 1].wait(20)
+        return [{"text": i.text} for i in items]
+
+    batch = ThreadBatch(send)
+    threads = []
+    for text in "ab":
+        threads.append(ask(batch, text, answers))
+        eventually(lambda t=text: [t] in requests)  # type: ignore[misc]
+    threads += [ask(batch, "short", answers, within=0.5)]
+    eventually(lambda: len(batch._all.waiting) == 1)
+    threads += [ask(batch, "long", answers)]
+    eventually(lambda: len(batch._all.waiting) == 2)
+    gates[0].set()
+    threads[2].join()
+    assert requests[2] == ["short", "long"]
+    assert isinstance(answers["short"], Lost)
+    assert "long" not in answers
+    for gate in gates:
+        gate.set()
+    for thread in threads:
+        thread.join()
+    assert answers["long"] == {"text": "long"}
+
+
+def test_slow_requests_of_tasks_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_batch, "SLOW", 0.05)
+
+    async def main() -> None:
+        slow = asyncio.Event()
+
+        async def send(items: list[Item]) -> list[Answer]:
+            if "slow" in items[0].text:
+                await slow.wait()
+            return [{"text": i.text} for i in items]
+
+        batch = LoopBatch(send)
+        held = []
+        for i in range(_batch.MOST_UNANSWERED):
+            held.append(asyncio.create_task(batch.ask(Item(f"slow{i}", time.monotonic() + 60))))
+            await asyncio.to_thread(eventually, lambda n=i: len(batch._all.unanswered) > n)  # type: ignore[misc]
+            if i == 3:
+                assert await batch.ask(Item("quick", time.monotonic() + 10)) == {"text": "quick"}
+        assert isinstance(await batch.ask(Item("late", time.monotonic() + 0.2)), NotSent)
+        slow.set()
+        assert len(await asyncio.gather(*held)) == _batch.MOST_UNANSWERED
+
+    asyncio.run(main())
 
 
 def test_tasks_share_requests() -> None:

@@ -243,6 +243,23 @@ def test_hanging_node_denies_in_time(proxy: Proxy) -> None:
             client.session("s").begin("t", wait=0)
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_node_that_answers_others_is_asked_again_soon(client: govnode.Client, proxy: Proxy, answers: bool) -> None:
+    put(client, "plain")
+    with govnode.Client(proxy.address, attempt_timeout=0.5) as through:
+        session = through.session(agent="a", policy="plain")
+        session.open()
+        node = through._core.live().routes.pick()
+        proxy.once("hang", "BatchCalls")  # a guardrail takes long
+        begun = threading.Thread(target=session.begin, args=("t",))
+        begun.start()
+        eventually(lambda: any(method == "BatchCalls" for method, _ in proxy.seen))
+        if answers:
+            through.get("k")
+        begun.join()
+        assert (node.shunned == 0.0) == answers
+
+
 def test_call_of_unknown_outcome_is_given_back(client: govnode.Client, proxy: Proxy) -> None:
     put(client, "plain")
     session = client.session(agent="a", policy="plain")

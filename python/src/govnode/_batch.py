@@ -1,7 +1,8 @@
 """Operations that are under way together share requests.
 
 No timer gathers them: who finds room sends what has gathered meanwhile, and hands out the answers. At most two
-requests are unanswered, so under load each carries many operations, and a single one goes at once.
+requests are unanswered, so under load each carries many operations, and a single one goes at once. One that is slow
+counts no more: it may wait for a guardrail, for which others are not to wait.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import asyncio
 
 UNANSWERED = 2
+SLOW = 0.2  # seconds after which a request makes room for others
+MOST_UNANSWERED = 16  # with those that are slow
 MOST_OPERATIONS = 128
 
 Answer = dict[str, Any] | Exception
@@ -51,37 +54,43 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
-        self.unanswered: list[int] = []  # how many operations each request carries
+        self.unanswered: list[list[Item]] = []  # requests, by what they carry
+
+    def _quick(self) -> list[list[Item]]:
+        now = time.monotonic()
+        return [items for items in self.unanswered if now - items[0].sent < SLOW]
+
+    def room(self) -> int:
+        """Return how many requests may be unanswered now."""
+        return min(UNANSWERED + len(self.unanswered) - len(self._quick()), MOST_UNANSWERED)
 
     def take(self) -> list[Item]:
         """Return what goes into the next request; nothing if that has to wait.
 
         A second request goes only if it carries as much as the first: many small ones cost more than they save.
         """
-        under_way = sum(self.unanswered)
-        if len(self.unanswered) >= UNANSWERED or len(self.waiting) < under_way:
+        quick = self._quick()
+        if len(self.unanswered) >= self.room() or len(self.waiting) < sum(map(len, quick)):
             return []
         items = self._next()
         if items:
-            self.unanswered.append(len(items))
+            self.unanswered.append(items)
         return items
 
     def _next(self) -> list[Item]:
         items: list[Item] = []
-        size = 0
+        size, now = 0, time.monotonic()
         while self.waiting and len(items) < MOST_OPERATIONS:
             size += len(self.waiting[0].text) + 16
             if items and size > MOST_BYTES:
                 break
             items.append(self.waiting.popleft())
+            items[-1].sent = now
         return items
 
 
 async def _hand_out(send: Send, items: list[Item]) -> None:
     """Send a request, and see to it that each of its operations has an answer whatever happens."""
-    now = time.monotonic()
-    for item in items:
-        item.sent = now
     answers: list[Answer] = []
     try:
         answers = await send(items)
@@ -91,7 +100,7 @@ async def _hand_out(send: Send, items: list[Item]) -> None:
 
 
 class ThreadBatch:
-    """Shares requests among threads. The thread of the first operation of a request is the one that sends it."""
+    """Shares requests among threads. Of those of a request the one with the most time sends it, and waits for all."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -110,7 +119,10 @@ class ThreadBatch:
             if leader is not None:
                 leader.wake()
             try:
-                wake.acquire(timeout=max(item.until - time.monotonic(), 0.001))
+                while not wake.acquire(timeout=max(min(item.until - time.monotonic(), SLOW), 0.001)):
+                    if time.monotonic() >= item.until:
+                        break
+                    self._look()
             except BaseException:
                 self._give_up(item)
                 raise
@@ -120,7 +132,7 @@ class ThreadBatch:
         try:
             await _hand_out(self._send, item.batch)
         finally:
-            self._hand_over(item.batch)
+            self._hand_over(item)
         assert item.answer is not None
         return item.answer
 
@@ -129,18 +141,27 @@ class ThreadBatch:
         items = self._all.take()
         if not items:
             return None
-        items[0].batch = items
-        return items[0]
+        leader = max(items, key=lambda item: item.until)
+        leader.batch = items
+        return leader
 
-    def _hand_over(self, answered: list[Item]) -> None:
+    def _look(self) -> None:
+        """Let another one lead if requests have become slow."""
+        with self._lock:
+            leader = self._lead()
+        if leader is not None:
+            leader.wake()
+
+    def _hand_over(self, led: Item) -> None:
         """Let another one lead, and wake those who have their answers."""
         with self._lock:
-            self._all.unanswered.remove(len(answered))
+            self._all.unanswered.remove(led.batch)
             leader = self._lead()
         if leader is not None:
             leader.wake()  # first, since others wait for what it sends
-        for item in answered[1:]:
-            item.wake()
+        for item in led.batch:
+            if item is not led:
+                item.wake()
 
     def _leave(self, item: Item) -> Answer | None:
         """Return the answer to an operation that was waited for, or None if it leads."""
@@ -159,8 +180,8 @@ class ThreadBatch:
         leader = None
         with self._lock:
             if item.batch:
-                self._all.unanswered.remove(len(item.batch))
-                self._all.waiting.extendleft(reversed(item.batch[1:]))
+                self._all.unanswered.remove(item.batch)
+                self._all.waiting.extendleft(reversed([other for other in item.batch if other is not item]))
                 leader = self._lead()
             elif item in self._all.waiting:
                 self._all.waiting.remove(item)
@@ -187,7 +208,10 @@ class LoopBatch:
         self._begin()
         try:
             # Not wait_for: before 3.12 that loses a cancellation which comes with the answer.
-            await asyncio.wait((answered,), timeout=max(item.until - time.monotonic(), 0.001))
+            while (left := item.until - time.monotonic()) > 0 and not answered.done():
+                done, _ = await asyncio.wait((answered,), timeout=min(left, SLOW))
+                if not done:
+                    self._begin()  # requests may have become slow
             if item.answer is None:
                 return (
                     NotSent("it waited for others in vain") if item in gathered.waiting else Lost("no answer in time")
@@ -198,7 +222,7 @@ class LoopBatch:
         return item.answer
 
     def _begin(self) -> None:
-        if len(self._tasks) < UNANSWERED:
+        if self._all.waiting and len(self._tasks) < self._all.room():
             import asyncio
 
             task = asyncio.ensure_future(self._lead())
@@ -216,7 +240,7 @@ class LoopBatch:
             try:
                 await _hand_out(self._send, items)
             finally:
-                self._all.unanswered.remove(len(items))
+                self._all.unanswered.remove(items)
                 for item in items:
                     item.wake()
 

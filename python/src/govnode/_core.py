@@ -378,10 +378,11 @@ class Core:
         timeout: float,
     ) -> dict[str, Any]:
         """Send one request to a node, and take note of what that tells of the nodes."""
+        sent = time.monotonic()
         try:
             reply = await transport.post(f"{node.url}/govnode.v1.{method}", body, timeout)
-        except (NotSent, Lost):
-            live.routes.failed(node, unreachable=True)
+        except (NotSent, Lost) as e:
+            live.routes.lost(node, sent, e)
             raise
         if reply.status != 200:
             failure = failure_of(reply)
@@ -414,11 +415,11 @@ class Core:
 
         async def send(items: list[Item]) -> list[Answer]:
             parts = ",".join([f'{{"tag":{i},{item.text}}}' for i, item in enumerate(items)])
-            until = max(item.until for item in items)
+            timeout = max(item.until for item in items) - time.monotonic()
             body = f'{{"operations":[{parts}]}}'.encode()
             node = live.routes.pick()
             try:
-                answer = await self._post(live, transport, node, "CallService/BatchCalls", body, until - items[0].sent)
+                answer = await self._post(live, transport, node, "CallService/BatchCalls", body, timeout)
             except (Failure, NotSent, Lost) as e:
                 return [e] * len(items)
             answers = [result_of(r) for r in answer.get("results", ())]

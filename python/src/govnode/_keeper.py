@@ -223,6 +223,7 @@ class Keeper:
         if node is None:
             node = self._routes.pick()
         url, content = f"{node.url}/govnode.v1.{method}", dumps(body).encode()
+        sent = time.monotonic()
         try:
             run(self._transport.token(timeout))
             shown = self._security.shown.header()
@@ -231,8 +232,8 @@ class Keeper:
                 reply = run(self._transport.post(url, content, timeout))  # a token that was drawn since is tried once
         except NoToken:
             raise
-        except (NotSent, Lost):
-            self._routes.failed(node, unreachable=True)
+        except (NotSent, Lost) as e:
+            self._routes.lost(node, sent, e)
             raise
         except Exception as e:  # of what draws or reads the token
             raise NotSent(f"{type(e).__name__}: {e}") from e

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from ._transport import Late
+
 _SHUN = 1.0  # seconds; a node that could not be reached is left alone for so long, then for twice as long, and so on
 _SHUN_MOST = 30.0
 _LOOK_AGAIN = 10.0  # how old the knowledge of who is in the cluster may be
@@ -17,11 +19,12 @@ _LOOK_SOON = 0.5  # the same after a node gave no answer
 class Node:
     """One address of the service."""
 
-    __slots__ = ("failures", "shunned", "url")
+    __slots__ = ("failures", "heard", "shunned", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.failures = 0  # in a row
+        self.heard = 0.0  # when it answered last
         self.shunned = 0.0
 
 
@@ -61,6 +64,7 @@ class Routes:
     def answered(self, node: Node, leader: str) -> None:
         """Note that a node answered, and who leads by what it says."""
         node.failures = 0
+        node.heard = time.monotonic()
         if leader == self._leader and node is self._current:
             return
         with self._lock:
@@ -83,6 +87,10 @@ class Routes:
             due = now >= self._look_at
             self._look_at = now + _LOOK_AGAIN
             return due
+
+    def lost(self, node: Node, sent: float, why: Exception) -> None:
+        """Move on from a node that gave no answer. One that has answered others meanwhile is there, and busy."""
+        self.failed(node, unreachable=not isinstance(why, Late) or node.heard < sent)
 
     def failed(self, node: Node, *, unreachable: bool) -> None:
         """Move on from a node that gave no answer, or that could not do what it was asked."""

@@ -40,6 +40,10 @@ class Lost(Exception):
     """A request or its answer was lost on the way: it may have had its effect."""
 
 
+class Late(Lost):
+    """No answer came in time: the node may be there, and busy with that request."""
+
+
 class Reply:
     """The answer of a node to one request."""
 
@@ -133,7 +137,7 @@ def _failure(e: Exception) -> Exception:
     text = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
     if isinstance(e, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.UnsupportedProtocol):
         return NotSent(text)
-    return Lost(text)
+    return Late(text) if isinstance(e, httpx2.TimeoutException) else Lost(text)
 
 
 class ThreadTransport:
