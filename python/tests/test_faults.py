@@ -260,6 +260,23 @@ def test_node_that_answers_others_is_asked_again_soon(client: govnode.Client, pr
         assert (node.shunned == 0.0) == answers
 
 
+def test_who_looks_who_is_in_the_cluster_has_no_more_time(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy.fault = lambda method, body: "hang" if method == "Status" else ""
+    timeouts: list[tuple[str, float]] = []
+    with govnode.Client(proxy.address, timeout=0.5) as through:
+        transport = through._core._io(through._core.live()).transport
+        post = transport.post
+
+        async def noted(url: str, body: bytes, timeout: float) -> Any:
+            timeouts.append((url.rpartition("/")[2], timeout))
+            return await post(url, body, timeout)
+
+        monkeypatch.setattr(transport, "post", noted)
+        assert through.get("k") is None
+    assert [method for method, _ in timeouts] == ["Get", "Status"]
+    assert timeouts[1][1] <= timeouts[0][1]
+
+
 def test_call_of_unknown_outcome_is_given_back(client: govnode.Client, proxy: Proxy) -> None:
     put(client, "plain")
     session = client.session(agent="a", policy="plain")

@@ -398,13 +398,13 @@ class Core:
             raise
         live.routes.answered(node, reply.leader)
         if live.routes.looks():
-            await self._look(live, transport, node)
+            await self._look(live, transport, node, min(sent + timeout - time.monotonic(), 1.0))
         return message
 
-    async def _look(self, live: Live, transport: ThreadTransport | LoopTransport, node: Node) -> None:
+    async def _look(self, live: Live, transport: ThreadTransport | LoopTransport, node: Node, timeout: float) -> None:
         """Find out who is in the cluster."""
         try:
-            reply = await transport.post(f"{node.url}/govnode.v1.ClusterService/Status", b"{}", 1.0)
+            reply = await transport.post(f"{node.url}/govnode.v1.ClusterService/Status", b"{}", timeout)
         except (NotSent, Lost):
             return  # the next one that asks will see
         peers = message_of(reply.content).get("peers", ())
