@@ -70,7 +70,8 @@ type View struct {
 // records of one namespace at once.
 type Gatherer interface {
 	// GetAll returns records as they all stood at one instant, which reflects
-	// every change acknowledged before the call.
+	// every change acknowledged before the call. They may come without the ids that
+	// they remember: whether one was finished is asked by Get.
 	GetAll(ctx context.Context, keys ...session.Key) ([]Found, error)
 }
 

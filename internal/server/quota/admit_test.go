@@ -15,7 +15,7 @@ import (
 )
 
 // A late store is that of a node which has seen no keys yet, and of clients what a node
-// over Redis has in its cache: not all that they have asked for.
+// over Redis has in its cache, or reads together with others: not all that they have asked for.
 type lateStore struct{ storage.Store }
 
 func (s lateStore) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
@@ -23,16 +23,10 @@ func (s lateStore) Get(ctx context.Context, k session.Key, r storage.Read) (stor
 	if r == storage.Latest || err != nil {
 		return found, err
 	}
-	switch x := found.Record.(type) {
-	case *session.Counter:
+	if _, ok := found.Record.(*session.Counter); ok {
 		found.Record = nil
-	case *session.Client:
-		cut := *x
-		cut.IDs.Store("")
-		cut.IDs, _, _ = ids.ReadHead(cut.IDs.AppendHead(nil))
-		found.Record = &cut
 	}
-	return found, err
+	return withoutIDs(found), nil
 }
 
 func (s lateStore) GetAll(ctx context.Context, keys ...session.Key) (all []storage.Found, err error) {
@@ -41,9 +35,19 @@ func (s lateStore) GetAll(ctx context.Context, keys ...session.Key) (all []stora
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found)
+		all = append(all, withoutIDs(found))
 	}
 	return all, nil
+}
+
+func withoutIDs(found storage.Found) storage.Found {
+	if x, ok := found.Record.(*session.Client); ok {
+		cut := *x
+		cut.IDs.Store("")
+		cut.IDs, _, _ = ids.ReadHead(cut.IDs.AppendHead(nil))
+		found.Record = &cut
+	}
+	return found
 }
 
 // What adds nothing is let in where there is as much as there may be, however little of it

@@ -265,10 +265,18 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if name == "" || slices.ContainsFunc(asked(cmd), func(k session.Key) bool { return found[k] != nil }) {
 		return nil
 	}
-	if c, _ := found[session.ClientKey(ns, client)].(*session.Client); c != nil && request != "" && c.IDs.Find(request) != nil {
-		return nil // it was carried out before, and is answered as it was
+	if request != "" && found[session.ClientKey(ns, client)] != nil && q.answered(ctx, ns, client, request) {
+		return nil // it was carried out before, and is answered as it was, or it cannot be told now
 	}
 	return q.refuse(ns, name, n)
+}
+
+// answered reports whether a client has finished an id, or may have. That is read by itself:
+// what is read together may come without the ids that it remembers.
+func (q *Quotas) answered(ctx context.Context, ns, client, request string) bool {
+	found, err := q.store.Get(ctx, session.ClientKey(ns, client), storage.Latest)
+	c, _ := found.Record.(*session.Client)
+	return err != nil || c != nil && c.IDs.Find(request) != nil
 }
 
 // latest returns what stands under keys, without those under which nothing does.
