@@ -6,6 +6,7 @@ import (
 	"errors"
 	"iter"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func (r *Store) recoverDomain(d *domain, e *epoch) {
 
 func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	generation := faultGeneration(e.generation)
-	if err := r.relist(ctx, d); err != nil {
+	if err := r.relist(ctx, d, e); err != nil {
 		return err
 	}
 	was, aside := map[session.Key]wire.Entry{}, map[session.Key]bool{}
@@ -86,10 +87,13 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 		before[k] = state.Stored(k)
 	}
 	endAll(state, was, aside)
-	if err := r.standAgain(ctx, d, maps.All(was)); err != nil {
+	if err := r.standAgain(ctx, d, e, maps.All(was)); err != nil {
 		return err
 	}
-	if err := r.client.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark}).Err(); err != nil {
+	err = d.under(ctx, e, func(tx redis.Pipeliner) {
+		tx.ZAdd(ctx, d.key("due"), redis.Z{Score: wire.DueWhole, Member: wire.DueMark})
+	})
+	if err != nil {
 		return err
 	}
 	if err := r.rewrite(ctx, e, now, state, was, before); err != nil {
@@ -105,6 +109,7 @@ func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 // meanwhile; what is settled or put off under it and entered all the same is found
 // astray. The mark is put in its place at the end, if it was not lost again.
 func (r *Store) remakeDue(ctx context.Context, d *domain) error {
+	e := d.current()
 	mark := redis.Z{Score: wire.DueBroken, Member: wire.DueMark}
 	if err := r.client.ZAddNX(ctx, d.key("due"), mark).Err(); err != nil {
 		return err
@@ -121,7 +126,7 @@ func (r *Store) remakeDue(ctx context.Context, d *domain) error {
 			var failed error
 			l := listing{session.Prefix(kind, ns), ns}
 			err := r.walk(ctx, l, l.prefix, "", 0, func(_ *place, keys []session.Key, found []wire.Entry) bool {
-				failed = r.standAgain(ctx, d, func(yield func(session.Key, wire.Entry) bool) {
+				failed = r.standAgain(ctx, d, e, func(yield func(session.Key, wire.Entry) bool) {
 					for i := range found {
 						if !yield(keys[i], found[i]) {
 							return
@@ -139,14 +144,15 @@ func (r *Store) remakeDue(ctx context.Context, d *domain) error {
 	return r.client.ZAddXX(ctx, d.key("due"), mark).Err()
 }
 
-// standAgain enters among what is due what has fallen out of it.
-func (r *Store) standAgain(ctx context.Context, d *domain, all iter.Seq2[session.Key, wire.Entry]) error {
+// standAgain enters among what is due what has fallen out of it, as long as the epoch
+// holds: else it would be what a restore has removed.
+func (r *Store) standAgain(ctx context.Context, d *domain, e *epoch, all iter.Seq2[session.Key, wire.Entry]) error {
 	var stand []redis.Z
 	flush := func() error {
 		if len(stand) == 0 {
 			return nil
 		}
-		err := r.client.ZAddNX(ctx, d.key("due"), stand...).Err()
+		err := d.under(ctx, e, func(tx redis.Pipeliner) { tx.ZAddNX(ctx, d.key("due"), stand...) })
 		stand = stand[:0]
 		return err
 	}
@@ -175,8 +181,10 @@ func withoutIDs(r session.Record) session.Record {
 }
 
 // relist enters in the indexes what has fallen out of them, and counts their
-// names anew: a list that was lost must not hide from recovery what it had.
-func (r *Store) relist(ctx context.Context, d *domain) error {
+// names anew: a list that was lost must not hide from recovery what it had. It does
+// so as long as the epoch holds: a restore that has begun meanwhile removes what
+// would be listed.
+func (r *Store) relist(ctx context.Context, d *domain, e *epoch) error {
 	names, err := r.scanRecords(ctx, d)
 	if err != nil {
 		return err
@@ -186,18 +194,15 @@ func (r *Store) relist(ctx context.Context, d *domain) error {
 		if err := r.enter(ctx, p); err != nil {
 			return err
 		}
-		for len(keys) > 0 {
-			n := min(len(keys), pageKeys)
-			_, err := r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
-				for _, k := range keys[:n] {
+		for some := range slices.Chunk(keys, pageKeys) {
+			err := d.under(ctx, e, func(tx redis.Pipeliner) {
+				for _, k := range some {
 					tx.ZAddNX(ctx, p.Index(k.Kind()), redis.Z{Member: k.Name()})
 				}
-				return nil
 			})
 			if err != nil {
 				return err
 			}
-			keys = keys[n:]
 		}
 	}
 	all, err := r.namespaces(ctx, "")
@@ -216,14 +221,21 @@ func (r *Store) relist(ctx context.Context, d *domain) error {
 		if err := r.enter(ctx, p); err != nil {
 			return err
 		}
+		var lists []listing
 		for _, kind := range []byte(wire.Kinds) {
-			n, err := r.client.ZCard(ctx, p.Index(kind)).Result()
-			if err == nil {
-				err = r.client.ZAdd(ctx, p.Counts(), redis.Z{Score: float64(n), Member: string(kind)}).Err()
+			lists = append(lists, listing{session.Prefix(kind, ns), ns})
+		}
+		counts, err := r.count(ctx, lists)
+		if err != nil {
+			return err
+		}
+		err = d.under(ctx, e, func(tx redis.Pipeliner) { // which held when they were counted, as none comes back
+			for i, n := range counts {
+				tx.ZAdd(ctx, p.Counts(), redis.Z{Score: float64(n), Member: string(lists[i].prefix.Kind())})
 			}
-			if err != nil {
-				return err
-			}
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -264,6 +264,42 @@ func TestRedisTwoRestoresAtOnce(t *testing.T) {
 	}
 }
 
+// A node ends a quarantine while another restores, before whichever step of it: nothing
+// that it would write of the old records is left beside the new ones.
+func TestRedisRestoreWhileAQuarantineEnds(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t, "--appendfsync", "no")
+	long := func(c *Config) { c.Quarantine = time.Hour }
+	a, b := s.open("a", long), s.open("b", long)
+	restored := snapshotOf(t, testNS, "restored")
+	d := a.domain("")
+	for n := 0; ; n++ {
+		one(t, b, set(testNS, "old", time.Hour))
+		one(t, b, count("w", fmt.Sprint("old", n)))
+		require.NoError(t, d.ready(t.Context()))
+		require.NoError(t, d.lost(t.Context(), d.current(), "a test says so"))
+		require.Equal(t, epochShut, d.current().state)
+		left, came := n, false
+		ctx := watched(t, a, func(redis.Cmder) {
+			if left == 0 {
+				came = true
+				require.NoError(t, b.Restore(t.Context(), bytes.NewReader(restored)))
+			}
+			left--
+		}, nil)
+		err := a.recover(ctx, d, d.current())
+		sound(t, s, b)
+		require.NoError(t, b.Ready(t.Context()), "before step %d", n)
+		if !came {
+			require.NoError(t, err)
+			require.Greater(t, n, 10)
+			return
+		}
+		require.Error(t, err, "before step %d", n)
+		require.Equal(t, []string{"restored"}, counters(t, b, testNS), "before step %d", n)
+	}
+}
+
 // A namespace whose name is gone from the list of all, which lies elsewhere, is replaced
 // with the others by a node that knows it.
 func TestRedisClusterRestoreOfWhatIsNotListed(t *testing.T) {
