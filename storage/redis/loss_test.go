@@ -329,7 +329,7 @@ func unsound(t testing.TB, r *Store) string {
 		}
 	}
 	d := r.domain("")
-	found, err := r.scanRecords(ctx, d)
+	found, err := r.scanRecords(ctx, d, wire.Kinds)
 	require.NoError(t, err)
 	for _, keys := range found {
 		for _, k := range keys {

@@ -53,7 +53,7 @@ func (r *Store) recoverDomain(d *domain, e *epoch) {
 
 func (r *Store) recover(ctx context.Context, d *domain, e *epoch) error {
 	generation := faultGeneration(e.generation)
-	if err := r.relist(ctx, d, e); err != nil {
+	if err := r.relist(ctx, d, e, wire.Kinds); err != nil {
 		return err
 	}
 	was, aside := map[session.Key]wire.Entry{}, map[session.Key]bool{}
@@ -180,12 +180,12 @@ func withoutIDs(r session.Record) session.Record {
 	return nil
 }
 
-// relist enters in the indexes what has fallen out of them, and counts their
-// names anew: a list that was lost must not hide from recovery what it had. It does
+// relist enters in the indexes of some kinds what has fallen out of them, and counts
+// their names anew: a list that was lost must not hide from recovery what it had. It does
 // so as long as the epoch holds: a restore that has begun meanwhile removes what
 // would be listed.
-func (r *Store) relist(ctx context.Context, d *domain, e *epoch) error {
-	names, err := r.scanRecords(ctx, d)
+func (r *Store) relist(ctx context.Context, d *domain, e *epoch, kinds string) error {
+	names, err := r.scanRecords(ctx, d, kinds)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (r *Store) relist(ctx context.Context, d *domain, e *epoch) error {
 			return err
 		}
 		var lists []listing
-		for _, kind := range []byte(wire.Kinds) {
+		for _, kind := range []byte(kinds) {
 			lists = append(lists, listing{session.Prefix(kind, ns), ns})
 		}
 		counts, err := r.count(ctx, lists)
@@ -241,9 +241,9 @@ func (r *Store) relist(ctx context.Context, d *domain, e *epoch) error {
 	return nil
 }
 
-// scanRecords finds the keys of all records of a domain, by namespace, listed or
-// not.
-func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]session.Key, error) {
+// scanRecords finds the keys of all records of some kinds in a domain, by namespace,
+// listed or not.
+func (r *Store) scanRecords(ctx context.Context, d *domain, kinds string) (map[string][]session.Key, error) {
 	var c redis.Cmdable = r.client
 	pattern := "{" + r.cfg.Prefix + ":*}:r:*"
 	if cluster, ok := r.client.(*redis.ClusterClient); ok {
@@ -262,7 +262,7 @@ func (r *Store) scanRecords(ctx context.Context, d *domain) (map[string][]sessio
 		for _, key := range keys {
 			_, name, _ := strings.Cut(key, "}:r:")
 			k := session.Key(name)
-			if session.WellFormed(k) && r.keys.Tag(k.Namespace())+":r:"+name == key {
+			if session.WellFormed(k) && strings.IndexByte(kinds, k.Kind()) >= 0 && r.keys.Tag(k.Namespace())+":r:"+name == key {
 				found[k.Namespace()] = append(found[k.Namespace()], k)
 			}
 		}

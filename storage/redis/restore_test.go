@@ -2,6 +2,7 @@ package redis
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -297,6 +298,113 @@ func TestRedisRestoreWhileAQuarantineEnds(t *testing.T) {
 		}
 		require.Error(t, err, "before step %d", n)
 		require.Equal(t, []string{"restored"}, counters(t, b, testNS), "before step %d", n)
+	}
+}
+
+// A restore is cut off before whichever step of it, or overtaken there by another: what was
+// revoked since the snapshot stays revoked by the one that comes to its end, and what
+// only the snapshot knows is as that says.
+func TestRedisRestoreKeepsWhatIsRevoked(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t, "--appendfsync", "no")
+	b := s.open("b")
+	deny := func(ns, subject string) *session.Deny {
+		return &session.Deny{NS: ns, By: session.Maker{Client: "w"}, Denied: session.DeniedSubject{Subject: subject}}
+	}
+	one(t, b, set(testNS, "k", time.Hour))
+	one(t, b, deny(testNS, "before"))
+	var snapshot bytes.Buffer
+	require.NoError(t, b.Save(t.Context(), &snapshot))
+	one(t, b, deny(testNS, "since"))
+	for name, come := range map[string]func(a *Store){
+		"cut off":   func(a *Store) { require.NoError(t, a.client.Close()) },
+		"overtaken": func(*Store) { require.NoError(t, b.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()))) },
+	} {
+		for n := 0; ; n++ {
+			a, left, came := s.open("a"), n, false
+			ctx := watched(t, a, func(redis.Cmder) {
+				if left == 0 {
+					came = true
+					come(a)
+				}
+				left--
+			}, nil)
+			err := a.Restore(ctx, bytes.NewReader(snapshot.Bytes()))
+			if name == "cut off" && err != nil {
+				require.NoError(t, b.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())), "before step %d", n)
+			}
+			found, err := b.Get(t.Context(), session.AccessKey(testNS), storage.Latest)
+			require.NoError(t, err, "%s before step %d", name, n)
+			require.True(t, found.Record.(*session.Access).Denies("before"), "%s before step %d", name, n)
+			require.True(t, found.Record.(*session.Access).Denies("since"), "%s before step %d", name, n)
+			require.Equal(t, []string{"k"}, counters(t, b, testNS))
+			sound(t, s, b)
+			if !came {
+				require.Greater(t, n, 20)
+				break
+			}
+		}
+	}
+}
+
+// Records of who may do what may have fallen out of their list, or be in it and gone:
+// what there is of them is kept, and nothing is in the way of a restore.
+func TestRedisRestoreKeepsWhatIsRevokedAndNotListed(t *testing.T) {
+	t.Parallel()
+	denied := func(ns string) *session.Deny {
+		return &session.Deny{NS: ns, By: session.Maker{Client: "w"}, Denied: session.DeniedSubject{Subject: "x"}}
+	}
+	for lose, kept := range map[string]bool{"{gov:test}:x:w": true, "{gov:test}:counts": true, "{gov}:namespaces": true, "{gov:test}:r:wtest/": false} {
+		t.Run(lose, func(t *testing.T) {
+			t.Parallel()
+			s := startRedis(t)
+			r := s.open("one")
+			one(t, r, set(testNS, "k", time.Hour))
+			var snapshot bytes.Buffer
+			require.NoError(t, r.Save(t.Context(), &snapshot))
+			one(t, r, denied(testNS))
+			require.EqualValues(t, 1, s.do("DEL", lose))
+			require.NoError(t, r.Restore(t.Context(), &snapshot))
+			found, err := r.Get(t.Context(), session.AccessKey(testNS), storage.Latest)
+			require.NoError(t, err)
+			x, _ := found.Record.(*session.Access)
+			require.Equal(t, kept, x.Denies("x"))
+			one(t, r, denied(testNS))
+			sound(t, s, r)
+		})
+	}
+}
+
+// Whoever asked for a restore may go away in the midst of it: it comes to its end.
+func TestRedisRestoreGoesOnWithoutWhoAsked(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t, "--appendfsync", "no")
+	r := s.open("one")
+	for n := 0; ; n++ {
+		one(t, r, set(testNS, "replaced", time.Hour))
+		left := n
+		var leave context.CancelFunc
+		watching := watched(t, r, func(redis.Cmder) {
+			if left == 0 {
+				leave()
+			}
+			left--
+		}, nil)
+		ctx, cancel := context.WithCancel(watching)
+		leave = cancel
+		err := r.Restore(ctx, bytes.NewReader(snapshotOf(t, testNS, "restored")))
+		leave()
+		want := []string{"restored"}
+		if storage.OutcomeOf(err) == storage.NotApplied {
+			want = []string{"replaced"}
+		} else {
+			require.NoError(t, err, "before step %d", n)
+		}
+		require.Equal(t, want, counters(t, r, testNS), "before step %d", n)
+		if left >= 0 {
+			require.Greater(t, n, 20)
+			return
+		}
 	}
 }
 

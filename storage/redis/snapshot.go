@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -162,15 +163,27 @@ func (r *Store) readAll(ctx context.Context, prefix session.Key, epochs map[*dom
 	return nil
 }
 
+// restoreFor bounds a restore once something is stopped for it.
+const restoreFor = 15 * time.Minute
+
 // Restore implements Store. All other nodes are fenced off by a new epoch while
 // it works, and serve the new state afterwards. If it is cut off, nothing is
-// served until a snapshot was restored.
+// served until a snapshot was restored; who may do what is kept for that. That its
+// caller goes away does not cut it off.
 func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	state, err := session.ReadSnapshot(in)
 	if err != nil {
 		return storage.Fail(storage.NotApplied, storage.Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
-	fenced, err := r.fence(ctx, state)
+	if err = r.enterAll(ctx, state); err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return storage.Fail(storage.NotApplied, err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreFor)
+	defer cancel()
+	fenced, err := r.fence(ctx)
 	if err != nil {
 		if len(fenced) == 0 {
 			return storage.Fail(storage.NotApplied, err)
@@ -182,9 +195,7 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 		now, _ := d.clock.now()
 		state.SetClock(now, e.generation)
 	}
-	err = r.keepAccess(ctx, fenced, state)
-	if err == nil {
-		state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+	if err = r.keepAccess(ctx, fenced, state); err == nil {
 		err = r.replaceAll(ctx, fenced, state)
 	}
 	if err != nil {
@@ -205,27 +216,51 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 // it alone works on it. What is not among them was begun after it, and left alone.
 type fenced map[*domain]*epoch
 
-// keepAccess leaves who may do what as it is: see session.State.KeepAccess.
+// keepAccess leaves who may do what as it is, see session.State.KeepAccess, has the
+// state begin anew, and writes its records of who may do what in the place of those that
+// there are. That is done before anything is removed, and they are not: a restore that
+// follows one which was cut off finds what was revoked there.
 func (r *Store) keepAccess(ctx context.Context, epochs fenced, state *session.State) error {
-	present := session.NewPartial()
-	err := r.readAll(ctx, session.Key(string(rune(session.KindAccess))), epochs, func(k session.Key, x wire.Entry) error {
+	kind := string(rune(session.KindAccess))
+	for d, e := range epochs { // order-free: each for itself
+		if err := r.relist(ctx, d, e, kind); err != nil {
+			return err
+		}
+	}
+	present, was := session.NewPartial(), map[session.Key]wire.Entry{}
+	err := r.readAll(ctx, session.Key(kind), epochs, func(k session.Key, x wire.Entry) error {
 		if x.Bad != nil {
 			return fmt.Errorf("who may do what in the namespace %s is damaged: %w", k.Namespace(), x.Bad.Err)
 		}
 		if x.Record != nil {
 			present.Put(k, x.Record)
+			was[k] = x
 		}
 		return nil
 	}, nil)
+	if err != nil {
+		return err
+	}
 	state.KeepAccess(present)
-	return err
+	state.ApplyAll(state.Now(), []session.Command{&session.Restore{}})
+	lists, err := r.lists(ctx, session.Key(kind))
+	if err != nil {
+		return err
+	}
+	for _, l := range lists { // what is listed there and gone
+		if e := epochs[r.place(l.ns).d]; e != nil {
+			if err := r.removeListed(ctx, e, l, func(k session.Key) bool { return was[k].Record != nil }); err != nil {
+				return err
+			}
+		}
+	}
+	return r.writeAll(ctx, epochs, state, was, isAccess)
 }
 
-// fence stops all nodes from serving, this one included. Where it fails it tells
-// which may have stopped. In a Redis Cluster other nodes may make namespaces meanwhile:
-// it has stopped all that it finds once it has stopped all others, so that whatever
-// is begun behind its back is begun when nothing else is served any more.
-func (r *Store) fence(ctx context.Context, state *session.State) (fenced, error) {
+func isAccess(k session.Key) bool { return k.Kind() == session.KindAccess }
+
+// enterAll makes the namespaces of a state known before anything is stopped.
+func (r *Store) enterAll(ctx context.Context, state *session.State) error {
 	listed := map[string]bool{}
 	for k := range state.Snapshot().All() {
 		ns := k.Namespace()
@@ -234,12 +269,20 @@ func (r *Store) fence(ctx context.Context, state *session.State) (fenced, error)
 		}
 		listed[ns] = true
 		if err := r.place(ns).d.ready(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		if err := r.enter(ctx, r.place(ns)); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// fence stops all nodes from serving, this one included. Where it fails it tells
+// which may have stopped. In a Redis Cluster other nodes may make namespaces meanwhile:
+// it has stopped all that it finds once it has stopped all others, so that whatever
+// is begun behind its back is begun when nothing else is served any more.
+func (r *Store) fence(ctx context.Context) (fenced, error) {
 	stopped := fenced{}
 	for {
 		before := len(stopped)
@@ -289,8 +332,9 @@ func (d *domain) ready(ctx context.Context) error {
 	return nil
 }
 
-// replaceAll puts the records of a state in the place of all there are. What is
-// in the way and cannot be read is removed all the same.
+// replaceAll puts the records of a state in the place of all there are, but for those of
+// who may do what, which stand there. What is in the way and cannot be read is removed
+// all the same.
 func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.State) error {
 	lists, err := r.lists(ctx, "")
 	if err != nil {
@@ -298,7 +342,7 @@ func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.St
 	}
 	for _, l := range lists {
 		if e := epochs[r.place(l.ns).d]; e != nil {
-			if err := r.removeListed(ctx, e, l); err != nil {
+			if err := r.removeListed(ctx, e, l, isAccess); err != nil {
 				return err
 			}
 		}
@@ -311,15 +355,24 @@ func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.St
 			return err
 		}
 	}
+	return r.writeAll(ctx, epochs, state, nil, func(k session.Key) bool { return !isAccess(k) })
+}
+
+// writeAll writes those records of a state that are to be written, in the place of what was
+// there.
+func (r *Store) writeAll(ctx context.Context, epochs fenced, state *session.State, was map[session.Key]wire.Entry, which func(session.Key) bool) error {
 	pages := map[*place]*rewriting{}
 	for k, rec := range state.Snapshot().All() {
+		if !which(k) {
+			continue
+		}
 		p := r.place(k.Namespace())
 		w := pages[p]
 		if w == nil {
 			w = &rewriting{r: r, p: p, e: epochs[p.d], now: state.Now()}
 			pages[p] = w
 		}
-		if err := w.add(ctx, k, wire.Entry{}, rec); err != nil {
+		if err := w.add(ctx, k, was[k], rec); err != nil {
 			return err
 		}
 	}
@@ -370,24 +423,36 @@ func (d *domain) under(ctx context.Context, e *epoch, f func(redis.Pipeliner)) e
 	}, d.key("epoch"))
 }
 
-func (r *Store) removeListed(ctx context.Context, e *epoch, l listing) error {
+// removeListed removes all records of a listing but those to be kept.
+func (r *Store) removeListed(ctx context.Context, e *epoch, l listing, keep func(session.Key) bool) error {
 	p := r.place(l.ns)
 	index := p.Index(l.prefix.Kind())
-	for {
-		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: "-", Max: "+", Count: pageKeys}).Result()
+	kept := 0
+	for from := "-"; ; {
+		names, err := r.client.ZRangeByLex(ctx, index, &redis.ZRangeBy{Min: from, Max: "+", Count: pageKeys}).Result()
 		if err != nil {
 			return err
 		}
 		if len(names) == 0 {
 			return p.d.under(ctx, e, func(tx redis.Pipeliner) {
-				tx.Unlink(ctx, index)
-				tx.ZAdd(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}, redis.Z{Member: string(l.prefix.Kind())})
+				if kept == 0 {
+					tx.Unlink(ctx, index)
+				}
+				tx.ZAdd(ctx, p.Counts(), redis.Z{Member: wire.CountsMark}, redis.Z{Score: float64(kept), Member: string(l.prefix.Kind())})
 			})
 		}
+		from = "(" + names[len(names)-1]
 		var keys []string
 		var members []any
 		for _, name := range names {
-			keys, members = appendAll(keys, p, l.prefix+session.Key(name)), append(members, name)
+			if k := l.prefix + session.Key(name); keep(k) {
+				kept++
+			} else {
+				keys, members = appendAll(keys, p, k), append(members, name)
+			}
+		}
+		if len(keys) == 0 {
+			continue
 		}
 		err = p.d.under(ctx, e, func(tx redis.Pipeliner) {
 			tx.Unlink(ctx, keys...)
@@ -402,13 +467,13 @@ func (r *Store) removeListed(ctx context.Context, e *epoch, l listing) error {
 // removeUnlisted removes records that are in no list, or in that of a namespace that is in
 // none: lists may be what was lost, and a record that is left would be in the way.
 func (r *Store) removeUnlisted(ctx context.Context, d *domain, e *epoch) error {
-	unlisted, err := r.scanRecords(ctx, d)
+	unlisted, err := r.scanRecords(ctx, d, strings.ReplaceAll(wire.Kinds, string(rune(session.KindAccess)), ""))
 	if err != nil {
 		return err
 	}
 	for ns, records := range unlisted { // order-free: each for itself
 		for _, kind := range []byte(wire.Kinds) {
-			if err := r.removeListed(ctx, e, listing{session.Prefix(kind, ns), ns}); err != nil {
+			if err := r.removeListed(ctx, e, listing{session.Prefix(kind, ns), ns}, isAccess); err != nil {
 				return err
 			}
 		}
