@@ -361,8 +361,15 @@ func (a *Authenticator) Again(ctx context.Context, p *Principal) (*Principal, er
 
 // AsOfNow is Again for what is not judged where it is put in order: by what stands now.
 func (a *Authenticator) AsOfNow(ctx context.Context, p *Principal) (*Principal, error) {
-	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Latest)
-	if err != nil {
+	return a.asOf(ctx, p, storage.Latest)
+}
+
+// asOf finds a principal anew by what a read finds. Whom no record keeps out is not kept
+// out by one that cannot be read: over Redis none can while it has to be restored, which
+// the local socket is for. What he changes then is ordered by a premise that does not hold.
+func (a *Authenticator) asOf(ctx context.Context, p *Principal, read storage.Read) (*Principal, error) {
+	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), read)
+	if err != nil && !p.always() {
 		return nil, fault.OfRead(err)
 	}
 	return a.under(p, found.Record)
@@ -475,11 +482,7 @@ func (a *Authenticator) ofNode(ctx context.Context, p Principal, header http.Hea
 }
 
 func (a *Authenticator) channel(ctx context.Context, p *Principal) (*Principal, error) {
-	found, err := a.Store.Get(ctx, session.AccessKey(p.Namespace), storage.Nearby)
-	if err != nil {
-		return nil, fault.OfRead(err)
-	}
-	return a.under(p, found.Record)
+	return a.asOf(ctx, p, storage.Nearby)
 }
 
 // Only lets those of the cluster through who have one of some roles, where everybody is

@@ -50,6 +50,12 @@ func (p Principal) judgedBy(record session.Record) *Principal {
 	return &p
 }
 
+// always reports whether no record keeps him out: he has no token, no name that can be
+// denied, and no end.
+func (p *Principal) always() bool {
+	return p.token == "" && len(p.denials) == 0 && p.Expires.IsZero()
+}
+
 // mayTheSame reports whether two principals of one name may do the same, so that what
 // was checked of one holds for the other.
 func (p *Principal) mayTheSame(o *Principal) bool {

@@ -3,7 +3,9 @@ package access
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -118,12 +121,16 @@ type reader struct {
 	mu    sync.Mutex
 	reads []string
 	slow  time.Duration // behind what the store has answered
+	shut  error         // instead of an answer
 }
 
 func (r *reader) Get(ctx context.Context, k session.Key, how storage.Read) (storage.Found, error) {
 	r.mu.Lock()
 	r.reads = append(r.reads, fmt.Sprint(k, " ", how))
 	r.mu.Unlock()
+	if r.shut != nil {
+		return storage.Found{}, storage.Unread(r.shut)
+	}
 	found, err := r.Store.Get(ctx, k, how)
 	if how == storage.Latest && r.slow > 0 {
 		select {
@@ -155,6 +162,31 @@ const aSecret = "a-secret-of-enough-letters-00000"
 func put(t *testing.T, store storage.Store, id string, expires int64) {
 	x := session.Token{ID: id, Hash: sha256.Sum256([]byte(aSecret)), Roles: 2, Expires: expires}
 	require.NoError(t, store.Apply(t.Context(), &session.PutToken{NS: "team", By: session.Maker{Client: "t"}, Token: x})[0].Failure())
+}
+
+// While nothing can be read, as in a quarantine over Redis, who comes by the local socket is
+// let in all the same, so that he can restore; who may have been revoked or denied is not.
+func TestTheLocalSocketNeedsNoRecord(t *testing.T) {
+	a, store := readable(t)
+	put(t, store, "good", 0)
+	token := http.Header{AuthorizationHeader: {"Bearer gn_team.good." + aSecret}}
+	_, err := a.identify(t.Context(), token)
+	require.NoError(t, err)
+	restore := connect.Spec{Procedure: "/govnode.v1.ClusterService/Restore"}
+	local := WithLocal(t.Context(), 7)
+	store.shut = errors.New("quarantine")
+	ctx, err := a.Gate(local, restore, connect.Peer{}, http.Header{})
+	require.NoError(t, err)
+	p := From(ctx)
+	require.Equal(t, "local:7", p.Name)
+	_, err = a.AsOfNow(ctx, p)
+	require.NoError(t, err)
+	require.Zero(t, p.Authority(session.ClusterNamespace).Epoch, "of no record")
+
+	_, err = a.Gate(t.Context(), restore, connect.Peer{}, token)
+	require.Equal(t, fault.ReasonNotApplied, fault.Of(err).Reason)
+	_, err = a.channel(t.Context(), &Principal{Name: "cert:ann", denials: []string{"cert:ann"}})
+	require.Equal(t, fault.ReasonNotApplied, fault.Of(err).Reason)
 }
 
 // Whatever is wrong with a token, the node does the same to find it out, at every one of
