@@ -308,6 +308,49 @@ func TestKillThatIsNotSwept(t *testing.T) {
 	}
 }
 
+// A stuck store is one in which some sessions cannot be closed for a while: what they hold is
+// damaged.
+type stuck struct {
+	storage.Store
+	free atomic.Bool
+	of   []string
+}
+
+func (s *stuck) Apply(ctx context.Context, cmds ...session.Command) (answers []storage.Answer) {
+	for _, c := range cmds {
+		if c, closes := c.(*session.Close); closes && !s.free.Load() && slices.Contains(s.of, c.Session) {
+			answers = append(answers, storage.Refused(errors.New("a record is damaged")))
+			continue
+		}
+		answers = append(answers, s.Store.Apply(ctx, c)...)
+	}
+	return answers
+}
+
+// One session that cannot be closed keeps no other open, of its page and behind it, and the
+// KILL is swept once it can.
+func TestKillBehindWhatCannotBeClosed(t *testing.T) {
+	store := &stuck{Store: storage.NewMemory(nil), of: []string{"s000", "s130"}}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	n := startOn(t, store)
+	n.putPolicy(policy()...)
+	const all = 140 // more than are closed in one go
+	for i := range all {
+		n.session(fmt.Sprintf("s%03d", i))
+	}
+	kill := n.signal("KILL", agent("a"))
+	require.False(t, kill.Signal.Swept)
+	require.EqualValues(t, all-2, kill.Closed)
+	for i := range all {
+		id := fmt.Sprintf("s%03d", i)
+		require.Equal(t, slices.Contains(store.of, id), n.getSession(id).State == v1.SessionState_SESSION_STATE_OPEN, id)
+	}
+	store.free.Store(true)
+	kill = n.signal("KILL", agent("a"))
+	require.True(t, kill.Signal.Swept)
+	require.EqualValues(t, 2, kill.Closed)
+}
+
 func TestKillUnderWay(t *testing.T) {
 	store := storage.NewMemory(nil)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })

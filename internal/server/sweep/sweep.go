@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -129,7 +130,8 @@ func (s *Sweeper) Sweep(ctx context.Context, ns string, h *session.Halt) (Done, 
 }
 
 // sweep lists the sessions from a state behind the KILL, so that there are none
-// that it does not see: from the KILL on none is opened.
+// that it does not see: from the KILL on none is opened. One that cannot be closed keeps no
+// other from it, and the KILL from being marked.
 func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done Done, err error) {
 	read := storage.Latest
 	if seeded.On(seeded.SweepEarly) {
@@ -145,21 +147,25 @@ func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done D
 		return x.Phase == session.PhaseOpen && h.Target.Hits(x.Agent.Value(), x.Policy.Value())
 	}
 	for after := prefix; ; {
-		found, err := view.Find(prefix, after, page, keep)
-		if err != nil {
-			return done, err
+		found, unread := view.Find(prefix, after, page, keep)
+		if unread != nil {
+			return done, cmp.Or(err, unread)
 		}
 		cmds := make([]*session.Close, len(found))
 		for i, e := range found {
 			cmds[i] = closing(e.Key, e.Record.(*session.Session), h.Reason)
 		}
-		if err := s.close(ctx, cmds, &done); err != nil {
-			return done, err
-		}
+		err = cmp.Or(err, s.close(ctx, cmds, &done))
 		if len(found) < page {
 			break
 		}
+		if ctx.Err() != nil {
+			return done, cmp.Or(err, ctx.Err())
+		}
 		after = found[len(found)-1].Key
+	}
+	if err != nil {
+		return done, err
 	}
 	return done, s.apply(ctx, &session.Swept{NS: ns, Target: h.Target, Number: h.Number})
 }
@@ -186,11 +192,12 @@ func closing(k session.Key, x *session.Session, reason string) *session.Close {
 
 // close closes sessions until each is closed, or gone. Pools that a session turns
 // out to have slots in are added to those that are named. Another session that has the id
-// of one by then was opened behind the KILL, which is none of its own.
-func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) error {
+// of one by then was opened behind the KILL, which is none of its own. The error is that of
+// the first which could not be closed.
+func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) (failed error) {
 	for range rounds {
 		if len(cmds) == 0 {
-			return nil
+			return failed
 		}
 		all := make([]session.Command, len(cmds))
 		for i, c := range cmds {
@@ -200,7 +207,7 @@ func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) 
 		for i, a := range s.store.Apply(ctx, all...) {
 			switch res := &a.Result; {
 			case a.Outcome != storage.Applied:
-				return a.Failure()
+				failed = cmp.Or(failed, a.Failure())
 			case res.Code == session.StalePremise:
 				next := *cmds[i]
 				next.Digest, next.Pools, next.Asked = res.Digest, slices.Clone(next.Pools), res.Names
@@ -219,9 +226,9 @@ func (s *Sweeper) close(ctx context.Context, cmds []*session.Close, done *Done) 
 		cmds = again
 	}
 	if len(cmds) > 0 {
-		return errMoved
+		return cmp.Or(failed, errMoved)
 	}
-	return nil
+	return failed
 }
 
 var errMoved = errors.New("sweep: what the sessions hold kept changing")
