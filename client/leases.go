@@ -278,6 +278,7 @@ func (k *leases) renew(part []*Lease, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.c.cfg.Now()
+	soon := err != nil
 	for i, l := range part {
 		l.renewing = false
 		switch {
@@ -291,11 +292,13 @@ func (k *leases) renew(part []*Lease, ttl time.Duration) {
 			left := res.GetResults()[i].GetTtl().AsDuration()
 			l.deadline = sent.Add(left - left/leaseMargin)
 			l.signal = res.GetResults()[i].GetSignal()
+		case res.GetResults()[i].GetOutcome() == govnodev1.Outcome_OUTCOME_UNSPECIFIED: // the node could not tell
+			l.state, soon = AtRisk, true
 		default:
 			k.lose(l, "the service holds it no longer: "+res.GetResults()[i].GetOutcome().String())
 		}
 	}
-	if err != nil {
+	if soon {
 		again := now.Add(time.Duration(k.c.cfg.Random() * float64(min(ttl/12, time.Second))))
 		k.due[ttl] = earlier(k.due[ttl], again)
 	}

@@ -127,6 +127,45 @@ func TestServiceSaysLost(t *testing.T) {
 	}
 }
 
+// Of a slot of which the node can tell nothing its holder has not lost it: it is at risk, and
+// renewed soon. If that goes on its lease runs out, and the neighbours in the request keep
+// theirs.
+func TestServiceCannotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := granting(30 * time.Second)
+		var asked int
+		var tells atomic.Bool
+		n.renew = func(_ context.Context, r *govnodev1.RenewSlotsRequest) (*govnodev1.RenewSlotsResponse, error) {
+			res := &govnodev1.RenewSlotsResponse{}
+			for _, s := range r.GetSlots() {
+				got := &govnodev1.SlotRenewal{Slot: s, Outcome: govnodev1.Outcome_OUTCOME_RENEWED, Ttl: r.GetTtl()}
+				if s.GetSlotId() == "ill" && !tells.Load() {
+					got = &govnodev1.SlotRenewal{Slot: s}
+				}
+				res.Results = append(res.Results, got)
+			}
+			asked++
+			return res, nil
+		}
+		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": n.handler()}}, []string{"a:1"})
+		ill, err := c.Acquire(t.Context(), "gpu", client.SlotID("ill"))
+		require.NoError(t, err)
+		well, err := c.Acquire(t.Context(), "gpu", client.SlotID("well"))
+		require.NoError(t, err)
+		time.Sleep(15 * time.Second)
+		require.Equal(t, client.AtRisk, ill.State())
+		require.Equal(t, client.Held, well.State())
+		require.Greater(t, asked, 2, "it is asked again soon")
+		tells.Store(true)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, client.Held, ill.State())
+		tells.Store(false)
+		<-ill.Lost()
+		require.Equal(t, client.Held, well.State())
+		require.NoError(t, c.Close())
+	})
+}
+
 // A lease counts from the sending of its request, however long the answer is
 // under way.
 func TestLeaseCountsFromSending(t *testing.T) {

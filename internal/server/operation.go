@@ -36,8 +36,11 @@ type operation interface {
 	commands() []session.Command
 	// hurry has it not wait, before it is ordered.
 	hurry()
-	// take looks at the answers, all of commands that were applied, and reports
-	// whether the operation has to be ordered again.
+	// apart says that it takes answers of commands that were not applied as well: it
+	// has an answer for each.
+	apart() bool
+	// take looks at the answers, all of commands that were applied unless they stand
+	// apart, and reports whether the operation has to be ordered again.
 	take(ctx context.Context, answers []storage.Answer) (again bool, err error)
 	// waiting describes the wait of an operation that was queued; nil if it was not.
 	waiting() *waiting.Wait
@@ -111,6 +114,7 @@ func (*request[Req, Res]) judge(context.Context) error      { return nil }
 func (*request[Req, Res]) judgeAgain(context.Context) error { return nil }
 func (*request[Req, Res]) waiting() *waiting.Wait           { return nil }
 func (*request[Req, Res]) hurry()                           {}
+func (*request[Req, Res]) apart() bool                      { return false }
 func (*request[Req, Res]) queue()                           {}
 func (*request[Req, Res]) failed(error)                     {}
 

@@ -261,7 +261,7 @@ func (s *Server) authorize(who *access.Principal, cmds []session.Command) error 
 func (s *Server) take(ctx context.Context, op operation, answers []storage.Answer) (t taken) {
 	op.state().trace.Note(answers)
 	for i := range answers {
-		if answers[i].Outcome != storage.Applied {
+		if answers[i].Outcome != storage.Applied && !op.apart() {
 			return taken{err: fault.OfAnswer(&answers[i])}
 		}
 	}

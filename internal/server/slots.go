@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -128,6 +130,7 @@ type renewal struct {
 	cmds    []*session.Renew // nil: of a session that is not there
 	open    []int            // which of cmds have no answer yet
 	secrets []string         // of the sessions of calls
+	failure error            // of the first slot of which it is not known
 }
 
 func (r *renewal) check(ctx context.Context, f *input.Fields) error {
@@ -137,7 +140,7 @@ func (r *renewal) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	r.cmds, r.open = nil, nil
+	r.cmds, r.open, r.failure = nil, nil, nil
 	if r.secrets == nil {
 		r.secrets = make([]string, len(r.req.Slots))
 	}
@@ -148,7 +151,7 @@ func (r *renewal) check(ctx context.Context, f *input.Fields) error {
 			secretOf(at, &slot.SessionToken, &r.secrets[i])
 		}
 		c, err := r.s.renewOne(ctx, at, client, slot, r.secrets[i])
-		if err != nil {
+		if err != nil && (at.Err != nil || errors.Is(err, order.ErrTakesLong)) {
 			return err
 		}
 		if c != nil {
@@ -157,9 +160,32 @@ func (r *renewal) check(ctx context.Context, f *input.Fields) error {
 		}
 		r.cmds = append(r.cmds, c)
 		r.out.Results[i] = &v1.SlotRenewal{Slot: slot, Outcome: v1.Outcome_OUTCOME_LEASE_EXPIRED}
+		if err != nil {
+			r.unknown(i, err)
+		}
 	}
-	return nil
+	return r.nothing()
 }
+
+// unknown leaves open what became of one slot: a record that cannot be read, or a change that
+// was not applied, is no word about the others, and a process asks for all that it holds at
+// once.
+func (r *renewal) unknown(i int, err error) {
+	r.out.Results[i].Outcome = v1.Outcome_OUTCOME_UNSPECIFIED
+	r.failure = cmp.Or(r.failure, err)
+}
+
+// nothing is the error of a request that knows of none of its slots; nil if it does.
+func (r *renewal) nothing() error {
+	for _, x := range r.out.Results {
+		if x.Outcome != v1.Outcome_OUTCOME_UNSPECIFIED {
+			return nil
+		}
+	}
+	return r.failure
+}
+
+func (*renewal) apart() bool { return true }
 
 // renewOne is the command for one slot; nil for a call whose session is not there.
 func (s *Server) renewOne(ctx context.Context, f *input.Fields, client string, slot *v1.SlotRef, secret string) (*session.Renew, error) {
@@ -256,6 +282,10 @@ func (r *renewal) take(ctx context.Context, answers []storage.Answer) (again boo
 	for n, i := range r.open {
 		a := &answers[n]
 		r.out.Index = max(r.out.Index, a.Index)
+		if a.Outcome != storage.Applied {
+			r.unknown(i, fault.OfAnswer(a))
+			continue
+		}
 		if a.Result.Code == session.StalePremise && r.cmds[i].Session != "" {
 			r.cmds[i].Pools = a.Result.Pools
 			open = append(open, i)
@@ -264,9 +294,8 @@ func (r *renewal) take(ctx context.Context, answers []storage.Answer) (again boo
 		if a.Result.Code == session.StaleSession { // see request.another
 			next := *r.cmds[i]
 			if r.cmds[i], err = r.s.renewalOf(ctx, nil, &next, r.secrets[i], storage.Latest); err != nil {
-				return false, err
-			}
-			if r.cmds[i] != nil {
+				r.unknown(i, err)
+			} else if r.cmds[i] != nil {
 				open = append(open, i)
 			}
 			continue
@@ -280,7 +309,7 @@ func (r *renewal) take(ctx context.Context, answers []storage.Answer) (again boo
 		}
 	}
 	r.open = open
-	return len(open) > 0, nil
+	return len(open) > 0, r.nothing()
 }
 
 // respond adds what stands against the sessions of calls, each looked up once.

@@ -1,14 +1,21 @@
 package server_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 func TestASlotFromAcquireToRelease(t *testing.T) {
@@ -64,6 +71,77 @@ func TestRenewSlots(t *testing.T) {
 	}
 	require.InDelta(t, 60, res.Results[0].Ttl.AsDuration().Seconds(), 1)
 	require.InDelta(t, 60, n.getSession("s").OpenCalls[0].Ttl.AsDuration().Seconds(), 1, "the call's deadline goes with its slots")
+}
+
+// A marred store is one in which what touches some records fails: they are damaged.
+type marred struct {
+	storage.Store
+	of map[session.Key]bool
+}
+
+var errDamaged = errors.New("a record is damaged")
+
+func (m *marred) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
+	if m.of[k] {
+		return storage.Found{}, storage.Unread(errDamaged)
+	}
+	return m.Store.Get(ctx, k, r)
+}
+
+func (m *marred) Apply(ctx context.Context, cmds ...session.Command) (answers []storage.Answer) {
+	for _, c := range cmds {
+		if slices.ContainsFunc(c.Touches(), func(k session.Key) bool { return m.of[k] }) {
+			answers = append(answers, storage.Refused(errDamaged))
+			continue
+		}
+		answers = append(answers, m.Store.Apply(ctx, c)...)
+	}
+	return answers
+}
+
+// What cannot be read or changed of one slot is no word about the others of its process: they
+// are renewed, and of that one nothing is said. Where nothing is known of any, the request
+// has no answer.
+func TestRenewalsStandApart(t *testing.T) {
+	m := &marred{Store: storage.NewMemory(nil), of: map[session.Key]bool{}}
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	n := startOn(t, m)
+	n.putPolicy(policy()...)
+	n.putPool("gpu", 1)
+	n.putPool("cpu", 1)
+	refs := map[string]*v1.SlotRef{}
+	for _, s := range []string{"s", "t"} {
+		n.session(s)
+		refs[s] = &v1.SlotRef{SessionId: s, SlotId: "c", Token: n.begin(s, "c").Grants[0].Token}
+	}
+	for _, p := range []string{"gpu", "cpu"} {
+		refs[p] = &v1.SlotRef{Pool: p, SlotId: "in-" + p, Token: n.acquire(p, "in-"+p).Token}
+	}
+	renew := func(names ...string) ([]v1.Outcome, error) {
+		req := &v1.RenewSlotsRequest{Client: "w"}
+		for _, name := range names {
+			req.Slots = append(req.Slots, refs[name])
+		}
+		res, err := n.slots.RenewSlots(n.ctx(), req)
+		var got []v1.Outcome
+		for _, r := range res.GetResults() {
+			got = append(got, r.Outcome)
+		}
+		return got, err
+	}
+	const renewed, unknown = v1.Outcome_OUTCOME_RENEWED, v1.Outcome_OUTCOME_UNSPECIFIED
+	m.of[session.SessionKey("default", "s")], m.of[session.PoolKey("default", "gpu")] = true, true
+	got, err := renew("s", "gpu", "t", "cpu")
+	require.NoError(t, err)
+	require.Equal(t, []v1.Outcome{unknown, unknown, renewed, renewed}, got)
+	for _, names := range [][]string{{"s"}, {"gpu"}, {"s", "gpu"}} {
+		_, err = renew(names...)
+		requireRefused(t, err, connect.CodeUnavailable, fault.ReasonNotApplied, errDamaged.Error())
+	}
+	clear(m.of)
+	got, err = renew("s", "gpu", "t", "cpu")
+	require.NoError(t, err)
+	require.Equal(t, []v1.Outcome{renewed, renewed, renewed, renewed}, got)
 }
 
 func TestForceRelease(t *testing.T) {

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from conftest import eventually, put
@@ -14,6 +15,7 @@ from faults import Proxy
 
 import govnode
 from govnode import messages
+from govnode._keeper import Keeper
 from govnode._transport import Lost
 
 
@@ -126,6 +128,34 @@ def test_loss_is_told_while_a_renewal_hangs(client: govnode.Client, monkeypatch:
         assert losses.get(timeout=10).id == slot.id
     finally:
         until.set()
+
+
+def test_renewal_of_which_nothing_is_known(
+    client: govnode.Client, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put_pool("unknown", 2)
+    with govnode.Client(address) as here:
+        ill = here.acquire("unknown", ttl=2.0)
+        well = here.acquire("unknown", ttl=2.0)
+        ask = Keeper._ask
+        untold = threading.Event()
+        untold.set()
+
+        def cut(keeper: Keeper, method: str, body: dict[str, Any], *more: Any) -> tuple[int, dict[str, Any]]:
+            status, answer = ask(keeper, method, body, *more)
+            for result in answer.get("results", ()) if method.endswith("RenewSlots") else ():
+                if untold.is_set() and result["slot"]["slotId"] == ill.id:
+                    result.pop("outcome", None), result.pop("ttl", None)
+            return status, answer
+
+        monkeypatch.setattr(Keeper, "_ask", cut)
+        eventually(lambda: ill.state == "at risk")
+        assert well.state == "held"
+        untold.clear()
+        eventually(lambda: ill.state == "held")
+        untold.set()
+        eventually(lambda: ill.state == "lost")
+        assert well.state == "held"
 
 
 def test_slot_that_was_taken_away_is_lost(client: govnode.Client, address: str) -> None:

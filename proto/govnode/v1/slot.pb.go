@@ -933,10 +933,12 @@ func (x *RenewSlotsRequest) GetTtl() *durationpb.Duration {
 }
 
 type SlotRenewal struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Slot    *SlotRef               `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
-	Outcome Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=govnode.v1.Outcome" json:"outcome,omitempty"` // RENEWED, LEASE_EXPIRED or FENCED
-	Ttl     *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Slot  *SlotRef               `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	// RENEWED, LEASE_EXPIRED or FENCED. UNSPECIFIED: it is not known, renew it again soon;
+	// a lease that is not renewed runs out.
+	Outcome Outcome              `protobuf:"varint,2,opt,name=outcome,proto3,enum=govnode.v1.Outcome" json:"outcome,omitempty"`
+	Ttl     *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Of a call: what stands against its session, as this node has seen it. Advice.
 	Signal        *Signal `protobuf:"bytes,4,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields

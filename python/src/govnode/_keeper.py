@@ -259,21 +259,30 @@ class Keeper:
         except (NotSent, Lost) as e:
             problem, results = str(e), ()
         if problem:
-            log.warning("govnode: %d leases at risk: a renewal failed: %s", len(part), problem)
-            with self._changed:
-                again = time.monotonic() + random.random() * min(ttl / 12, 1.0)
-                self._due[ttl] = min(self._due.get(ttl, again), again)
-                for lease in part:
-                    if lease.state == "held":
-                        lease.state = "at risk"
+            self._at_risk(part, ttl, problem)
             return
+        unknown = []
         for lease, result in zip(part, results, strict=True):
+            outcome = result.get("outcome", "OUTCOME_UNSPECIFIED")
             if time.monotonic() >= lease.deadline:
                 self._lose(lease, "the answer to its renewal came when it had run out")
-            elif result["outcome"] == "OUTCOME_RENEWED":
+            elif outcome == "OUTCOME_RENEWED":
                 self._renewed(lease, sent, result)
+            elif outcome == "OUTCOME_UNSPECIFIED":
+                unknown.append(lease)
             else:
-                self._lose(lease, f"the service holds it no longer: {result['outcome']}")
+                self._lose(lease, f"the service holds it no longer: {outcome}")
+        if unknown:
+            self._at_risk(unknown, ttl, "the node could not tell what became of it")
+
+    def _at_risk(self, part: list[Lease], ttl: float, problem: str) -> None:
+        log.warning("govnode: %d leases at risk: a renewal failed: %s", len(part), problem)
+        with self._changed:
+            again = time.monotonic() + random.random() * min(ttl / 12, 1.0)
+            self._due[ttl] = min(self._due.get(ttl, again), again)
+            for lease in part:
+                if lease.state == "held":
+                    lease.state = "at risk"
 
     def _renewed(self, lease: Lease, sent: float, result: dict[str, Any]) -> None:
         signal = decode(Signal, result["signal"]) if "signal" in result else None
