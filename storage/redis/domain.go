@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +22,9 @@ type domain struct {
 
 	gate atomic.Pointer[gate]
 
-	mu         sync.Mutex            // one looks at a time
+	turn       chan struct{}         // one place: one looks at a time
+	looks      atomic.Uint64         // begun
+	failed     failedLook            // the last that has
 	known      atomic.Pointer[epoch] // that was found last; nil: none so far
 	blind      bool                  // the last look failed
 	beating    atomic.Bool
@@ -41,6 +42,12 @@ type gate struct {
 	err   error // why it is not
 }
 
+// A failedLook is one whose error holds for all who came before it began.
+type failedLook struct {
+	look uint64
+	err  error
+}
+
 // A place is where the records of a namespace are, and what they share.
 type place struct {
 	wire.Place
@@ -48,7 +55,7 @@ type place struct {
 }
 
 func (r *Store) newDomain(tag, ns string) *domain {
-	return &domain{r: r, tag: tag, ns: ns, clock: &logClock{
+	return &domain{r: r, tag: tag, ns: ns, turn: make(chan struct{}, 1), clock: &logClock{
 		monotonic: r.cfg.monotonic, fixed: r.cfg.logTime, heard: r.cfg.monotonic(),
 	}}
 }
@@ -94,13 +101,21 @@ func (d *domain) current() *epoch {
 // inspect looks whose data there is and notes whether it is served, unless
 // somebody has done so since the caller saw the gate as seen. The error is that
 // of looking; then what was noted before still holds, since every script looks
-// again.
+// again. Where looking fails, it has failed for all who stand in line for it: it may
+// take as long as Redis is given, for each of them.
 func (d *domain) inspect(ctx context.Context, seen *gate) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	came := d.looks.Load()
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
 	if d.gate.Load() != seen {
 		return nil
 	}
+	if d.failed.look > came {
+		return d.failed.err
+	}
+	look := d.looks.Add(1)
 	for {
 		err := d.r.client.Watch(ctx, func(tx *redis.Tx) error { return d.rule(ctx, tx) }, d.key("epoch"))
 		if errors.Is(err, redis.TxFailedErr) && ctx.Err() == nil {
@@ -113,10 +128,25 @@ func (d *domain) inspect(ctx context.Context, seen *gate) error {
 		if !d.blind {
 			d.r.log.Warn("cannot look whose data is in Redis", "keys", d.tag, "error", err)
 		}
-		d.blind = true // it is told once
+		d.blind = true        // it is told once
+		if ctx.Err() == nil { // else it is his own
+			d.failed = failedLook{look, err}
+		}
 		return err
 	}
 }
+
+// lock waits for the turn of who looks, or changes what is found.
+func (d *domain) lock(ctx context.Context) error {
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (d *domain) unlock() { <-d.turn }
 
 // rule decides with the epoch watched, so that two nodes do not write two.
 func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
@@ -221,8 +251,8 @@ func (d *domain) adopt(e *epoch, f found) {
 
 // refresh tells those who are refused how long it still takes.
 func (d *domain) refresh(e *epoch) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	_ = d.lock(context.Background())
+	defer d.unlock()
 	if d.known.Load() == e && e.state == epochShut {
 		d.gate.Store(&gate{e, d.quarantined(e)})
 	}
@@ -234,8 +264,10 @@ var errMoved = errors.New("another node has changed the epoch; try again")
 // replaceEpoch writes an epoch in the place of another, and reports whether that
 // one still stood.
 func (d *domain) replaceEpoch(ctx context.Context, old, next *epoch) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
 	err := d.r.client.Watch(ctx, func(tx *redis.Tx) error {
 		text, err := tx.Get(ctx, d.key("epoch")).Result()
 		if err != nil {
