@@ -182,11 +182,13 @@ type intruder struct {
 	do    func()
 }
 
-func (x intruder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if args := cmd.Args(); cmd.Name() == "zrange" && args[1] == x.after && x.left.Add(-1) >= 0 {
-			x.do()
+func (x intruder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if args := cmd.Args(); cmd.Name() == "zrange" && args[1] == x.after && x.left.Add(-1) >= 0 {
+				x.do()
+			}
 		}
 		return err
 	}
@@ -194,7 +196,7 @@ func (x intruder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // A view of a small state is of one instant, though a change comes between its list
 // of names and its look at the records, and again and again: what one round wrote is
-// all there, or nothing of it is.
+// all there, or nothing of it is, also of kinds of which there was none before.
 func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
 	t.Parallel()
 	for _, changes := range []int32{1, lookTries, lookTries + 1} {
@@ -210,7 +212,8 @@ func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
 				n++
 				id := fmt.Sprint("later", n)
 				for _, a := range writer.Apply(context.Background(), count("w", id),
-					&session.Increment{NS: testNS, Key: id, Amount: 1, By: session.Maker{Client: "w", Request: "new" + id}}) {
+					&session.Increment{NS: testNS, Key: id, Amount: 1, By: session.Maker{Client: "w", Request: "new" + id}},
+					&session.Append{NS: testNS, Key: "l", Items: []string{id}, TTL: time.Hour, By: session.Maker{Client: "w", Request: "list" + id}}) {
 					if a.Err != nil {
 						t.Error(a.Err)
 					}
@@ -224,6 +227,9 @@ func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, changes, n, "it was looked at again after each change")
 			require.Len(t, found, 1+n)
+			lists, err := v.Find(session.Prefix(session.KindList, testNS), "", 100, nil)
+			require.NoError(t, err)
+			require.NotEmpty(t, lists)
 			for _, e := range found {
 				if e.Key == session.CounterKey(testNS, "k") {
 					require.EqualValues(t, len(found), e.Record.(*session.Counter).Value.N, "each change counts, and makes a counter")

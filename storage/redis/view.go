@@ -66,7 +66,7 @@ func (r *Store) whole(ctx context.Context) (*session.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	byDomain := map[*domain][]listing{}
+	domains := map[*domain]bool{}
 	n := int64(0)
 	for i, l := range lists {
 		count := counts[i]
@@ -76,14 +76,11 @@ func (r *Store) whole(ctx context.Context) (*session.State, error) {
 		if n += count; n > wholeView {
 			return nil, nil
 		}
-		if count > 0 {
-			d := r.place(l.ns).d
-			byDomain[d] = append(byDomain[d], l)
-		}
+		domains[r.place(l.ns).d] = true
 	}
 	state := session.New()
-	for d, lists := range byDomain {
-		if err := r.wholeOf(ctx, d, lists, state); err != nil {
+	for d := range domains {
+		if err := r.wholeOf(ctx, d, state); err != nil {
 			return nil, err
 		}
 	}
@@ -196,8 +193,9 @@ func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
 const lookTries = 3
 
 // wholeOf adds all records of a domain to a state. What is listed before the
-// look has to be all there is at the look: nothing was swapped in between.
-func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *session.State) error {
+// look has to be all there is at the look: nothing was swapped in between. It is
+// listed behind the clock, what was empty a moment ago as well.
+func (r *Store) wholeOf(ctx context.Context, d *domain, state *session.State) error {
 	for try := 0; ; try++ {
 		before, err := r.client.Get(ctx, d.key("clock")).Result()
 		if err != nil {
@@ -207,15 +205,33 @@ func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 		if err != nil {
 			return &wire.BadRecord{Key: d.key("clock"), Err: err}
 		}
-		byPlace := map[*place][]wire.Want{}
-		var got []session.Entry // of this try alone: what it does not find is gone
-		for _, l := range lists {
-			p := r.place(l.ns)
-			names, err := r.client.ZRange(ctx, p.Index(l.prefix.Kind()), 0, -1).Result()
-			if err != nil {
+		namespaces := []string{d.ns}
+		if !r.clustered() {
+			if namespaces, err = r.namespaces(ctx, ""); err != nil {
 				return err
 			}
-			for _, name := range names {
+		}
+		var lists []listing
+		for _, ns := range namespaces {
+			for _, kind := range []byte(wire.Kinds) {
+				lists = append(lists, listing{session.Prefix(kind, ns), ns})
+			}
+		}
+		names := make([]*redis.StringSliceCmd, len(lists))
+		_, _ = r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
+			for i, l := range lists {
+				names[i] = tx.ZRange(ctx, r.place(l.ns).Index(l.prefix.Kind()), 0, -1)
+			}
+			return nil
+		})
+		byPlace := map[*place][]wire.Want{}
+		var got []session.Entry // of this try alone: what it does not find is gone
+		for i, l := range lists {
+			p := r.place(l.ns)
+			if err := names[i].Err(); err != nil {
+				return err
+			}
+			for _, name := range names[i].Val() {
 				w := wire.Want{Key: l.prefix + session.Key(name)}
 				if session.HasParts(w.Key) {
 					w.Parts = wire.AllParts
@@ -251,7 +267,7 @@ func (r *Store) wholeOf(ctx context.Context, d *domain, lists []listing, state *
 			return nil
 		}
 		if try == lookTries {
-			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, lists, state) })
+			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, state) })
 		}
 	}
 }
