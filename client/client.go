@@ -70,7 +70,8 @@ type Config struct {
 	Token string
 	// TokenSource returns the token instead, for one that is drawn anew before it
 	// expires. It is asked for each request that is no part of a stream, so it should
-	// keep what it has.
+	// keep what it has. It is called on a goroutine of the client's, once for all requests
+	// of that time; where it takes longer than 10 s it is called again beside that.
 	TokenSource func() (string, error)
 	// Name under which the service remembers what this process asks for, and
 	// shows what it holds. Drawn once per process if empty; it must not be

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 )
@@ -19,6 +21,9 @@ type credentials struct {
 	namespace string                 // empty: that of the token
 	static    string                 // Config.Token
 	token     func() (string, error) // Config.TokenSource
+
+	mu      sync.Mutex
+	drawing *draw // the newest that is under way
 }
 
 func (k *credentials) put(ctx context.Context, h http.Header) error {
@@ -44,24 +49,50 @@ func (k *credentials) put(ctx context.Context, h http.Header) error {
 	return nil
 }
 
+// A draw is one call of the source, of which all get the token who ask while it is under way.
+type draw struct {
+	began time.Time
+	done  chan struct{} // closed behind token and err
+	token string
+	err   error
+}
+
+// drawShared is for how long others wait for a draw: behind that the source is asked again,
+// beside the call that hangs.
+const drawShared = 10 * time.Second
+
 // draw asks the source, which has no context and may hang: nobody waits for it for longer
 // than he likes.
 func (k *credentials) draw(ctx context.Context) (string, error) {
-	type drawn struct {
-		text string
-		err  error
+	k.mu.Lock()
+	d := k.drawing
+	if d == nil || time.Since(d.began) > drawShared {
+		d = &draw{began: time.Now(), done: make(chan struct{})}
+		k.drawing = d
+		go k.ask(d)
 	}
-	done := make(chan drawn, 1)
-	go func() {
-		text, err := k.token()
-		done <- drawn{text, err}
-	}()
+	k.mu.Unlock()
 	select {
-	case d := <-done:
-		return d.text, d.err
+	case <-d.done:
+		return d.token, d.err
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+}
+
+func (k *credentials) ask(d *draw) {
+	defer func() {
+		if p := recover(); p != nil { // on a goroutine of ours nobody else could
+			d.err = fmt.Errorf("it panicked: %v", p)
+		}
+		k.mu.Lock()
+		if k.drawing == d {
+			k.drawing = nil
+		}
+		k.mu.Unlock()
+		close(d.done)
+	}()
+	d.token, d.err = k.token()
 }
 
 // checkToken holds Token, TokenSource and Namespace to each other. The namespace of an

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -674,6 +675,48 @@ func TestTokenSourceThatHangs(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(began))
 		require.Zero(t, w.count("AcquireSlot"))
 		close(goOn)
+		require.NoError(t, c.Close())
+	})
+}
+
+// All who ask for a token at a time share one call of the source, and one that hangs does not
+// keep the next from being made; one that panics ends no process.
+func TestTokenSourceIsSharedByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn, asked, panics := make(chan struct{}), atomic.Int64{}, atomic.Bool{}
+		defer close(goOn)
+		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+		c := connected(t, w, []string{"a:1"}, func(c *client.Config) {
+			c.TokenSource = func() (string, error) {
+				switch {
+				case asked.Add(1) == 1:
+					<-goOn
+				case panics.Load():
+					panic("no token")
+				}
+				return "t", nil
+			}
+		})
+		acquire := func(within time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			_, err := c.Acquire(ctx, "gpu")
+			return err
+		}
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				for range 9 {
+					require.ErrorIs(t, acquire(time.Second), context.DeadlineExceeded)
+				}
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, asked.Load())
+		time.Sleep(2 * time.Second)
+		require.NoError(t, acquire(time.Second), "the source is asked again")
+		panics.Store(true)
+		require.ErrorContains(t, acquire(time.Second), "no token")
 		require.NoError(t, c.Close())
 	})
 }

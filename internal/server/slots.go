@@ -145,14 +145,21 @@ func (r *renewal) check(ctx context.Context, f *input.Fields) error {
 		r.secrets = make([]string, len(r.req.Slots))
 	}
 	r.out = &v1.RenewSlotsResponse{Results: make([]*v1.SlotRenewal, len(r.req.Slots))}
+	look := ctx
 	for i, slot := range r.req.Slots {
 		at := f.At("slots", i)
 		if slot != nil {
 			secretOf(at, &slot.SessionToken, &r.secrets[i])
 		}
-		c, err := r.s.renewOne(ctx, at, client, slot, r.secrets[i])
+		c, err := r.s.renewOne(look, at, client, slot, r.secrets[i])
+		if errors.Is(err, order.ErrTakesLong) && r.failure != nil {
+			err = r.failure
+		}
 		if err != nil && (at.Err != nil || errors.Is(err, order.ErrTakesLong)) {
 			return err
+		}
+		if err != nil { // what is asked beyond this node may take all the time that the others have
+			look = context.WithValue(ctx, order.QuickKey{}, true)
 		}
 		if c != nil {
 			c.TTL = ttl

@@ -77,12 +77,18 @@ func TestRenewSlots(t *testing.T) {
 type marred struct {
 	storage.Store
 	of map[session.Key]bool
+
+	far time.Duration // how long it takes to say what stands as of now
 }
 
 var errDamaged = errors.New("a record is damaged")
 
 func (m *marred) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error) {
 	if m.of[k] {
+		return storage.Found{}, storage.Unread(errDamaged)
+	}
+	if r == storage.Latest && m.far > 0 {
+		time.Sleep(m.far)
 		return storage.Found{}, storage.Unread(errDamaged)
 	}
 	return m.Store.Get(ctx, k, r)
@@ -142,6 +148,18 @@ func TestRenewalsStandApart(t *testing.T) {
 	got, err = renew("s", "gpu", "t", "cpu")
 	require.NoError(t, err)
 	require.Equal(t, []v1.Outcome{renewed, renewed, renewed, renewed}, got)
+	// What this node does not know is asked for once, however many there are of it.
+	var names []string
+	for i := range 50 {
+		names = append(names, fmt.Sprint("unseen", i))
+		refs[names[i]] = &v1.SlotRef{SessionId: names[i], SlotId: "c"}
+	}
+	m.far = 100 * time.Millisecond
+	begun := time.Now()
+	got, err = renew(append(names, "t")...)
+	require.NoError(t, err)
+	require.Equal(t, append(slices.Repeat([]v1.Outcome{unknown}, 50), renewed), got)
+	require.Less(t, time.Since(begun), 25*m.far)
 }
 
 func TestForceRelease(t *testing.T) {

@@ -398,6 +398,10 @@ func advice(s *script) {
 			return
 		}
 		s.wrong(len(res.Results) != 2, "results are %v", res.Results)
+		if slices.ContainsFunc(res.Results, func(r *v1.SlotRenewal) bool { return r.Outcome == v1.Outcome_OUTCOME_UNSPECIFIED }) {
+			s.over = true // the node could not look
+			return
+		}
 		for i, r := range res.Results {
 			// A node may not have heard of the signal yet.
 			s.wrong(r.Outcome != v1.Outcome_OUTCOME_RENEWED || r.Slot.GetSlotId() != slots[i].SlotId ||

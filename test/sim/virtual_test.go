@@ -15,7 +15,7 @@ import (
 )
 
 // standstill is for how long nothing happens before that is told.
-const standstill = 30 * time.Second
+const standstill = time.Minute
 
 // inVirtualTime runs a test in virtual time, which goes on when everybody waits for it or
 // for each other. It stands still for good where somebody wants a lock whose holder waits:
@@ -25,8 +25,9 @@ func inVirtualTime(t *testing.T, run func(t *testing.T)) { watched(t, standstill
 
 func watched(t *testing.T, standstill time.Duration, run func(t *testing.T)) {
 	var beats atomic.Int64
-	over := make(chan struct{})
-	defer close(over)
+	over, ends := make(chan struct{}), sync.Once{}
+	end := func() { ends.Do(func() { close(over) }) } // what is behind run is not watched
+	defer end()
 	go func() { // outside, where time goes on
 		for last := int64(-1); ; {
 			select {
@@ -55,6 +56,7 @@ func watched(t *testing.T, standstill time.Duration, run func(t *testing.T)) {
 				}
 			}
 		}()
+		defer end()
 		run(t)
 	})
 }

@@ -90,24 +90,25 @@ func New(store Store, counts any, refusals *prometheus.CounterVec, delayed prome
 // where that is nothing. Quotas that cannot be read now are as they were.
 func (q *Quotas) of(ctx context.Context, ns string) *space {
 	q.mu.Lock()
-	s := q.spaceOf(ns)
-	now := time.Now()
-	begins := s.reading == nil && now.Sub(s.read) > readEvery
-	if begins {
-		s.read, s.reading = now, make(chan struct{})
-		go q.readQuotas(context.WithoutCancel(ctx), ns, s)
-	}
-	for (begins || !s.known) && s.reading != nil && ctx.Err() == nil {
+	for waited := false; ; waited = true {
+		s, now := q.spaceOf(ns), time.Now()
+		// Behind a wait it was read just now, or has been forgotten meanwhile.
+		begins := s.reading == nil && (s.read.IsZero() || !waited && now.Sub(s.read) > readEvery)
+		if begins {
+			s.read, s.reading = now, make(chan struct{})
+			go q.readQuotas(context.WithoutCancel(ctx), ns, s)
+		}
 		done := s.reading
+		if done == nil || s.known && !begins || ctx.Err() != nil {
+			return s
+		}
 		q.mu.Unlock()
 		select {
 		case <-done:
 		case <-ctx.Done():
 		}
 		q.mu.Lock()
-		s, begins = q.spaceOf(ns), false
 	}
-	return s
 }
 
 func (q *Quotas) readQuotas(ctx context.Context, ns string, s *space) {
