@@ -717,6 +717,7 @@ func TestTokenSourceIsSharedByAll(t *testing.T) {
 		require.NoError(t, acquire(time.Second), "the source is asked again")
 		panics.Store(true)
 		require.ErrorContains(t, acquire(time.Second), "no token")
+		panics.Store(false)
 		require.NoError(t, c.Close())
 	})
 }
