@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,9 @@ func TestWaitingForPeople(t *testing.T) {
 				id = list.Approvals[0].Id
 			}
 			return id != ""
+		})
+		eventually(t, "it is told that they are", func() bool {
+			return slices.ContainsFunc(n.audit.all(t), func(l map[string]any) bool { return l["approval_id"] == id })
 		})
 		return id
 	}
