@@ -19,7 +19,7 @@ from conftest import eventually, put
 from faults import Proxy, Scripted
 
 import govnode
-from govnode import testing
+from govnode import _core, testing
 from govnode._core import judge
 from govnode._transport import Lost, NotSent, run
 
@@ -188,6 +188,28 @@ def test_error_tells_what_each_node_said(nowhere: str) -> None:
         client.session("s").begin("t")
     assert "there is no leader" in str(nobody.value)
     assert "ConnectError" in str(nobody.value)
+
+
+def test_error_tells_nothing_of_others_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "jitter", lambda attempt: 0.0)  # they are together in their second request too
+    known: set[str] = set()
+
+    def answer(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        ids = {op["begin"]["callId"] for op in body["operations"]}
+        again = ids <= known
+        known.update(ids)
+        debug = {"reason": "NOT_APPLIED", **({"retryDelay": "60s"} if again else {})}
+        text = "still no leader" if again else "there is no leader"
+        return {"code": "unavailable", "message": text, "details": [{"debug": debug}]}
+
+    async def main() -> None:
+        with Scripted(answer, lambda _: 503) as node:
+            async with govnode.AsyncClient(node.address) as client:
+                session = client.session("s")
+                errors = await asyncio.gather(*[session.begin("t") for _ in range(8)], return_exceptions=True)
+        assert [str(e).count("before that") for e in errors] == [1] * 8
+
+    asyncio.run(main())
 
 
 def test_stream_that_breaks_off_is_told(client: govnode.Client, proxy: Proxy) -> None:

@@ -83,8 +83,8 @@ def judge(code: str, reason: str, message: str, metadata: dict[str, str], after:
 
 def _failed(e: Exception) -> Failure:
     """Tell what it means that there is no answer from a node."""
-    if isinstance(e, Failure):
-        return e
+    if isinstance(e, Failure):  # each operation of a request has one of its own, to which it adds what it knows
+        return Failure(e.fate, e.code, e.reason, e.message, dict(e.metadata), e.after)
     return Failure("not applied" if isinstance(e, NotSent) else "unknown", "unavailable", "", str(e), {}, 0.0)
 
 
