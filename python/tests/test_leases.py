@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from conftest import eventually, put
 from faults import Proxy
 
 import govnode
-from govnode import messages
+from govnode import _keeper, messages
 from govnode._keeper import Keeper
-from govnode._transport import Lost
+from govnode._transport import Late, Lost
 
 
 @pytest.fixture
@@ -156,6 +157,40 @@ def test_renewal_of_which_nothing_is_known(
         untold.set()
         eventually(lambda: ill.state == "lost")
         assert well.state == "held"
+
+
+def test_all_that_one_turn_asks_has_one_time(client: govnode.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, left = [1.0], list[float]()
+    monkeypatch.setattr(_keeper, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow:
+        """Takes a second for each thing, and does not know the first token."""
+
+        async def token(self, timeout: float) -> None:
+            left.append(timeout)
+            now[0] += 1
+
+        async def post(self, url: str, content: bytes, timeout: float) -> Any:
+            await self.token(timeout)
+            if timeout <= 1:
+                raise Late("there was no time")
+            return SimpleNamespace(status=401 if len(left) == 2 else 200, leader="", content=b"{}")
+
+        async def drawn(self, shown: bytes | None, timeout: float) -> bool:
+            await self.token(timeout)
+            return True
+
+    live = client._core.live()
+    live.keeper._transport = Slow()  # type: ignore[assignment]
+    try:
+        with pytest.raises(Late):
+            live.keeper._ask("SlotService/ListPools", {}, 4.0)
+        assert live.routes.pick().shunned == 0.0  # it was the token that took so long
+        left.clear()
+        assert live.keeper._ask("SlotService/ListPools", {}, 5.0) == (200, {})
+        assert left == [5.0, 4.0, 3.0, 2.0]
+    finally:
+        live.keeper._transport = None
 
 
 def test_slot_that_was_taken_away_is_lost(client: govnode.Client, address: str) -> None:

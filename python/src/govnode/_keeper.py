@@ -224,12 +224,16 @@ class Keeper:
             node = self._routes.pick()
         url, content = f"{node.url}/govnode.v1.{method}", dumps(body).encode()
         sent = time.monotonic()
+        until = sent + timeout
         try:
             run(self._transport.token(timeout))
             shown = self._security.shown.header()
-            reply = run(self._transport.post(url, content, timeout))
-            if reply.status == 401 and run(self._transport.drawn(shown, timeout)):
-                reply = run(self._transport.post(url, content, timeout))  # a token that was drawn since is tried once
+            reply = run(self._transport.post(url, content, until - time.monotonic()))
+            if reply.status == 401:
+                self._routes.answered(node, reply.leader)  # so it is there, though there may be no time for another one
+                if run(self._transport.drawn(shown, until - time.monotonic())):
+                    # A token that was drawn since is tried once.
+                    reply = run(self._transport.post(url, content, until - time.monotonic()))
         except NoToken:
             raise
         except (NotSent, Lost) as e:
