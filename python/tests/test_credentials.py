@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import eventually
+from conftest import eventually, renew_now
 
 import govnode
 from govnode import testing
 from govnode._binary import find
+from govnode._core import Core
 from govnode._credentials import Credentials, namespace_of
 
 
@@ -193,16 +194,24 @@ class Hanging:
         return self.token
 
 
+def patience(core: Core, timeout: float) -> None:
+    """Change the timeout of a client: what is to fail does so soon, and what is not has time."""
+    core.config = core.config._replace(timeout=timeout)
+
+
 def test_token_that_is_not_given_out_holds_up_nobody_else(address: testing.Address) -> None:
     draw = Hanging(made(address, "agent", "operator"), 1)
-    with govnode.Client(address, token=draw, timeout=0.5) as client:
+    with govnode.Client(address, token=draw) as client:
         client.put_pool("held-up", 1)
-        slot = client.acquire("held-up", ttl=3.0)
+        slot = client.acquire("held-up", ttl=12.0)
         shown = client._core.live().security.shown
         good, shown._header = shown._header, b"Bearer gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        renew_now(client, 12.0)
+        patience(client._core, 1.0)
         for _ in range(2):
             with pytest.raises(govnode.Unauthenticated, match="no token was given out in time"):
                 client.list_pools()
+        patience(client._core, 10.0)
         shown._header = good  # one node did not know it, and the others do
         client.list_pools()
         assert slot._lease is not None
@@ -215,11 +224,13 @@ def test_token_that_is_not_given_out_holds_up_nobody_else(address: testing.Addre
 
 def test_first_token_is_waited_for_as_long_as_there_is_time(address: testing.Address) -> None:
     draw = Hanging(made(address, "agent", "operator"), 0)
-    with govnode.Client(address, token=draw, timeout=0.2) as client:
+    with govnode.Client(address, token=draw) as client:
+        patience(client._core, 0.2)
         with pytest.raises(govnode.NoAnswer, match="no token was given out in time"):
             client.list_pools()
         with pytest.raises(govnode.NoAnswer, match="no token was given out in time"):
             next(iter(client.events()))
+        patience(client._core, 10.0)
         draw.until.set()
         client.list_pools()
         assert draw.asked == 1
@@ -229,9 +240,11 @@ def test_loop_goes_on_while_a_token_is_drawn(address: testing.Address) -> None:
     draw = Hanging(made(address, "agent", "operator"), 0)
 
     async def main() -> None:
-        async with govnode.AsyncClient(address, token=draw, timeout=0.5) as client:
+        async with govnode.AsyncClient(address, token=draw) as client:
+            patience(client, 0.5)
             given_up = await asyncio.gather(*[client.list_pools() for _ in range(3)], return_exceptions=True)
             assert [type(e) for e in given_up] == [govnode.NoAnswer] * 3
+            patience(client, 10.0)
             asked = asyncio.create_task(client.list_pools())
             await asyncio.sleep(0)
             draw.until.set()

@@ -268,7 +268,7 @@ def test_hanging_node_denies_in_time(proxy: Proxy) -> None:
 @pytest.mark.parametrize("answers", [True, False])
 def test_node_that_answers_others_is_asked_again_soon(client: govnode.Client, proxy: Proxy, answers: bool) -> None:
     put(client, "plain")
-    with govnode.Client(proxy.address, attempt_timeout=0.5) as through:
+    with govnode.Client(proxy.address, attempt_timeout=3.0) as through:
         session = through.session(agent="a", policy="plain")
         session.open()
         node = through._core.live().routes.pick()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import eventually, put
+from conftest import eventually, put, renew_now
 from faults import Proxy
 
 import govnode
@@ -91,13 +91,22 @@ def test_loss_is_told(client: govnode.Client, proxy: Proxy, caplog: pytest.LogCa
         slot.release()
 
 
-def test_renewal_that_hangs_keeps_short_leases_from_nothing(client: govnode.Client, proxy: Proxy) -> None:
+def test_renewal_that_hangs_keeps_short_leases_from_nothing(
+    client: govnode.Client, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for pool in ("long", "short"):
         client.put_pool(pool, 1)
     with govnode.Client(proxy.address) as through:
         through.acquire("long", ttl=3600.0)
-        slot = through.acquire("short", ttl=3.0)
+        slot = through.acquire("short", ttl=12.0)
         renewed: queue.Queue[None] = queue.Queue()
+        given: queue.Queue[float] = queue.Queue()
+        ask = Keeper._ask
+
+        def noted(keeper: Keeper, method: str, body: dict[str, Any], *more: Any) -> tuple[int, dict[str, Any]]:
+            if body.get("ttl") == "3600s":
+                given.put(more[0])
+            return ask(keeper, method, body, *more)
 
         def fault(method: str, body: bytes) -> str:
             if method == "RenewSlots" and b'"short"' in body:
@@ -105,12 +114,12 @@ def test_renewal_that_hangs_keeps_short_leases_from_nothing(client: govnode.Clie
             return "hang" if method == "RenewSlots" and b'"long"' in body else ""
 
         proxy.fault = fault
-        keeper = through._core.live().keeper
-        with keeper._changed:
-            keeper._due[3600.0] = 0.0
-            keeper._wake(keeper._asking, 0.0)
-        for _ in range(3):
-            renewed.get(timeout=10)
+        monkeypatch.setattr(Keeper, "_ask", noted)
+        renew_now(through, 3600.0)
+        for _ in range(2):
+            assert given.get(timeout=30) <= 12.0 / 6  # so that it leaves time to renew the short one
+            renew_now(through, 12.0)
+            renewed.get(timeout=30)
         slot.check()
 
 
@@ -136,8 +145,11 @@ def test_renewal_of_which_nothing_is_known(
 ) -> None:
     client.put_pool("unknown", 2)
     with govnode.Client(address) as here:
-        ill = here.acquire("unknown", ttl=2.0)
-        well = here.acquire("unknown", ttl=2.0)
+        losses: queue.Queue[messages.Loss] = queue.Queue()
+        ill = here.acquire("unknown", ttl=30.0, on_lost=losses.put)
+        well = here.acquire("unknown", ttl=30.0)
+        assert ill._lease is not None
+        assert well._lease is not None
         ask = Keeper._ask
         untold = threading.Event()
         untold.set()
@@ -150,12 +162,22 @@ def test_renewal_of_which_nothing_is_known(
             return status, answer
 
         monkeypatch.setattr(Keeper, "_ask", cut)
+        renew_now(here, 30.0)
         eventually(lambda: ill.state == "at risk")
         assert well.state == "held"
         untold.clear()
-        eventually(lambda: ill.state == "held")
+        eventually(lambda: ill.state == "held")  # it is asked for again soon
         untold.set()
-        eventually(lambda: ill.state == "lost")
+        renew_now(here, 30.0)
+        eventually(lambda: ill.state == "at risk")
+        deadlines = ill._lease.deadline, well._lease.deadline
+        eventually(lambda: well._lease is not None and well._lease.deadline > deadlines[1])
+        assert ill._lease.deadline == deadlines[0]
+        keeper = here._core.live().keeper
+        with keeper._changed:
+            ill._lease.deadline = 0.0  # it has run out
+            keeper._wake(keeper._watching, 0.0)
+        assert losses.get(timeout=30).id == ill.id
         assert well.state == "held"
 
 
