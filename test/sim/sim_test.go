@@ -136,7 +136,7 @@ func busy(seed uint64) Setting {
 
 func quiet(seed uint64) Setting {
 	return Setting{
-		Seed: seed, Nodes: 3, Clients: 2, Length: 125 * time.Minute, Think: 20 * time.Second, Gap: 40 * time.Second,
+		Seed: seed, Nodes: 3, Clients: 2, Length: 135 * time.Minute, Think: 20 * time.Second, Gap: 40 * time.Second,
 		Heartbeat: 6 * time.Second, Commit: 1500 * time.Millisecond,
 	}
 }
@@ -191,6 +191,7 @@ func TestClusters(t *testing.T) {
 	var failed []string
 	var again string // how the first that failed is run again
 	runs, next := 0, 0
+	pace := map[pacing]float64{} // what a virtual second takes in the longest run of its kind
 	var under sync.WaitGroup
 	for range 2 {
 		under.Go(func() {
@@ -198,8 +199,8 @@ func TestClusters(t *testing.T) {
 				mu.Lock()
 				i := next
 				next++
-				mu.Unlock()
 				if i >= limit || ctx.Err() != nil {
+					mu.Unlock()
 					return
 				}
 				var s Setting
@@ -209,11 +210,21 @@ func TestClusters(t *testing.T) {
 					i -= len(before)
 					s = kinds[i%len(kinds)](seed + uint64(i))
 				}
+				kind := pacing{s.Length, s.Nodes}
+				if until, ok := ctx.Deadline(); ok && pace[kind] > 0 { // the last is as long as there is time
+					s.Length = min(s.Length, time.Duration(float64(time.Until(until))/(1.2*pace[kind])).Truncate(time.Second))
+				}
+				mu.Unlock()
+				if s.Length < 5*s.Gap {
+					return
+				}
+				begun := time.Now()
 				r, output, err := runAlone(ctx, s)
 				if ctx.Err() != nil {
 					return // it was cut off, and says nothing
 				}
 				mu.Lock()
+				pace[kind] = max(pace[kind], time.Since(begun).Seconds()/s.Length.Seconds())
 				seeds = append(seeds, s.Seed)
 				for _, v := range r.Violations {
 					failed = append(failed, fmt.Sprintf("%s (seed %d)", v, s.Seed))
@@ -254,6 +265,12 @@ func TestClusters(t *testing.T) {
 		t.Logf("p99 of %d: %v: %s", len(all.Took[what]), layer.P99[what].Round(time.Millisecond), what)
 	}
 	require.NoError(t, report.Write(layer))
+}
+
+// A pacing is what runs have in common that take about as long.
+type pacing struct {
+	length time.Duration
+	nodes  int
 }
 
 func first(r Report) string {
