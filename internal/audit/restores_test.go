@@ -62,3 +62,19 @@ func TestRestores(t *testing.T) {
 		})
 	}
 }
+
+// A change behind a restore whose line is missing is said to be missing, also where there is a
+// line of as many changes from behind the snapshot that was restored: that one is not accused
+// of having been altered.
+func TestAChangeThatIsMissingBehindARestore(t *testing.T) {
+	b := ofSession
+	first := b.next(nil, session.Admitted, "a")
+	taken := b.next(first, session.Admitted, "b")
+	missing := first.Next(1, session.Admitted, Digest(b.say("c")))
+	last := missing.Next(1, session.Admitted, Digest(b.say("d")))
+	restored := fmt.Sprintf(`{"timestamp":%q,"event_type":"snapshot_restored","namespace":"$cluster","generation":1`, day.Format(time.RFC3339Nano))
+	lines := sealedLines(&Tail{Node: "n"}, b.known(first, "a"), b.known(taken, "b"), restored, b.known(last, "d"))
+	said := problems(t, lines)
+	require.Len(t, said, 1)
+	require.Contains(t, said[0], fmt.Sprintf("change 2 of %q has no line before this one, which is change 3", b.of))
+}

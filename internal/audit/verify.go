@@ -410,7 +410,10 @@ func (v *verifier) chain(k session.Key, head Link, live bool) {
 		if found || v.through(&l.Link, l.follows, 1, byN) {
 			continue
 		}
-		if l.N > 1 && len(before) == 0 {
+		// One of an earlier generation may have come behind the snapshot that was restored, and
+		// another in its place: that is the one that is missing then.
+		same := slices.ContainsFunc(before, func(b *link) bool { return b.Generation == l.Generation })
+		if l.N > 1 && !same {
 			v.wrong(l.from, "change %d of %q has no line before this one, which is change %d: %s", l.N-1, k, l.N, v.lost())
 			continue
 		}
