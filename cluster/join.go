@@ -88,7 +88,7 @@ func (n *Node) enter() error {
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.JoinTimeout)
 	defer cancel()
-	if n.cfg.Enlist != nil {
+	if n.cfg.Enlist != nil && !n.cfg.Replace { // who takes the place of a member is known already
 		if err := n.cfg.Enlist(ctx, n.memberAt); err != nil {
 			return fmt.Errorf("cluster: Enlist: %w", err)
 		}

@@ -75,6 +75,13 @@ func TestEnlist(t *testing.T) {
 	require.NoError(t, n2.Close())
 	c.restart(n2).waitReady(t)
 	require.Equal(t, 1, calls, "its folder is a member's by then")
+
+	require.NoError(t, n2.Close())
+	cfg = c.config("n2")
+	cfg.Dir, cfg.Replace, cfg.Enlist = t.TempDir(), true, func(context.Context, func(context.Context, string) (string, string, error)) error { return refused }
+	again, err := c.open(cfg)
+	require.NoError(t, err, "it is known, and needs no token to take its place with an empty folder")
+	again.waitReady(t)
 }
 
 // Who was removed while it was down asks to come back, is refused by members that let in

@@ -245,7 +245,7 @@ func (s *Source) Reload() error {
 // Watch looks at the files again and again until the context ends, reads them when
 // they changed, and tells in time of a certificate that ends.
 func (s *Source) Watch(ctx context.Context, every time.Duration) {
-	seen := s.loaded.Load().files
+	seen, failed := s.loaded.Load().files, ""
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -254,14 +254,21 @@ func (s *Source) Watch(ctx context.Context, every time.Duration) {
 			return
 		case <-t.C:
 		}
-		if now := s.stamps(); now != seen && now != s.loaded.Load().files {
-			if err := s.Reload(); err != nil {
-				s.o.Logger.Error("the files of certificates changed and cannot be used; what was read before stays", "error", err)
-			} else {
+		now := s.stamps()
+		switch again := now != seen || failed != ""; { // what was wrong may be another's right to read them, or the time
+		case now == s.loaded.Load().files:
+			failed = ""
+		case again:
+			err := s.Reload()
+			if err == nil {
+				failed = ""
 				s.o.Logger.Info("the certificates were read again", "expires", s.expires())
+			} else if text := err.Error(); now != seen || text != failed {
+				failed = text
+				s.o.Logger.Error("the files of certificates changed and cannot be used; what was read before stays, and they are tried again", "error", err)
 			}
-			seen = now
 		}
+		seen = now
 		s.lookAtEnd()
 	}
 }

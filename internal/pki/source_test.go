@@ -334,6 +334,12 @@ func TestWatch(t *testing.T) {
 	says("cannot be used; what was read before stays", 1)
 	longer, err := Issue(ca, Node, "a", []string{"h"}, now, 2*year)
 	require.NoError(t, err)
+	require.NoError(t, os.Chmod(f.key, 0o644))
+	f.write(t, nil, ca)
+	says("chmod 600", 1)
+	says("the certificates were read again", 0)
+	require.NoError(t, os.Chmod(f.key, 0o600)) // which changes neither its length nor its time
+	says("the certificates were read again", 1)
 	f.write(t, longer, ca)
 	require.Eventually(t, func() bool {
 		return s.loaded.Load().cert.Leaf.Equal(longer.Certificate) && bytes.Equal(s.loaded.Load().cas[0].Raw, ca.Certificate.Raw)

@@ -3,6 +3,7 @@ package operate
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/x509"
 	"encoding/hex"
@@ -220,9 +221,22 @@ func verifyFiles(names []string, against audit.Against) (*audit.Report, error) {
 			}
 		}
 		seen = append(seen, is)
-		files = append(files, audit.File{Name: name, Text: f})
+		text, err := plain(f)
+		if err != nil {
+			return nil, terminal.Unusable(fmt.Errorf("%s: %w", name, err))
+		}
+		files = append(files, audit.File{Name: name, Text: text})
 	}
 	return audit.Verify(files, against)
+}
+
+// plain is what a file says, which may have been compressed when it was rotated.
+func plain(f io.Reader) (io.Reader, error) {
+	in := bufio.NewReader(f)
+	if head, _ := in.Peek(2); !bytes.Equal(head, []byte{0x1f, 0x8b}) { // of gzip
+		return in, nil
+	}
+	return gzip.NewReader(in)
 }
 
 // reportJSON is what was found, for programs.
@@ -353,7 +367,11 @@ func eachLine(name string, do func(text []byte) error) error {
 		return terminal.Unusable(err)
 	}
 	defer func() { _ = file.Close() }()
-	lines := bufio.NewScanner(file)
+	text, err := plain(file)
+	if err != nil {
+		return terminal.Unusable(fmt.Errorf("%s: %w", name, err))
+	}
+	lines := bufio.NewScanner(text)
 	lines.Buffer(make([]byte, 0, 64<<10), 4<<20)
 	for lines.Scan() {
 		if err := do(lines.Bytes()); err != nil {

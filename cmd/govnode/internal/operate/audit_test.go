@@ -2,6 +2,7 @@ package operate
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"os"
@@ -49,6 +50,26 @@ func TestTailPrintsTheLastLines(t *testing.T) {
 	require.ErrorAs(t, err, &coded)
 	require.Equal(t, terminal.ExitUsage, coded.Code)
 	require.ErrorContains(t, err, "lines: -1 (flag --lines)")
+}
+
+// What was compressed when it was rotated is read like the rest.
+func TestCompressedLogsAreRead(t *testing.T) {
+	const log = `{"event_type":"change","namespace":"n","timestamp":"2026-01-01T00:00:00Z"}` + "\n"
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, err := w.Write([]byte(log))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	for _, name := range []string{auditLog(t, log), auditLog(t, packed.String())} {
+		said, err := runAudit("query", "--event", "change", name)
+		require.NoError(t, err)
+		require.Equal(t, log, said)
+		said, err = runAudit("verify", name)
+		require.NoError(t, err)
+		require.Contains(t, said, "1 lines, 0 changes of 0 chains, 0 problems")
+	}
+	_, err = runAudit("verify", auditLog(t, packed.String()[:20]))
+	require.ErrorContains(t, err, "unexpected EOF")
 }
 
 // What is written between the last look at a file and its rotation is told, before

@@ -90,6 +90,9 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 		host, _ := os.Hostname()
 		c.Node = nameOf(cmp.Or(c.Advertise, host), api.Addr())
 	}
+	if err := socketCanBe(c); err != nil {
+		return err
+	}
 	secure, err := openCertificates(c, log)
 	if err != nil {
 		return err

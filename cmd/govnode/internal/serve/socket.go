@@ -49,8 +49,8 @@ func listenLocal(c *config.Config) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w; make the folder, or give another path with --socket", err)
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("socket: others than you may enter the folder %s, and whoever opens the socket in it is an operator; run chmod 700 %s, or give a path in another folder with --socket", folder, folder)
+	if err := ownFolder(folder, info); err != nil {
+		return nil, err
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
@@ -70,6 +70,29 @@ func listenLocal(c *config.Config) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
 	return l, nil
+}
+
+// socketCanBe refuses what listenLocal would, as far as it is known before the node opens
+// anything: it would have founded or joined a cluster by then.
+func socketCanBe(c *config.Config) error {
+	path := socketPath(c)
+	if path == "" {
+		return nil
+	}
+	folder := filepath.Dir(path)
+	info, err := os.Stat(folder)
+	if err != nil {
+		return nil // the folder of the data may be made yet
+	}
+	return ownFolder(folder, info)
+}
+
+// ownFolder refuses a folder that others than the node's own user may enter.
+func ownFolder(folder string, info os.FileInfo) error {
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	return fmt.Errorf("socket: others than you may enter the folder %s, and whoever opens the socket in it is an operator; run chmod 700 %s, or give a path in another folder with --socket", folder, folder)
 }
 
 // newLocalServer serves a handler to those who are the node's own user.

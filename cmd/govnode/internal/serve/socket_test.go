@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -40,4 +41,23 @@ func TestSocketReplacesNothingButSockets(t *testing.T) {
 	require.NoError(t, os.Chmod(folder, 0o755))
 	_, err = listenLocal(&config.Config{Socket: left})
 	require.ErrorContains(t, err, "chmod 700")
+}
+
+// A folder in which the socket may not be is refused before the node founds or joins anything.
+func TestTheFolderOfTheSocketIsLookedAtFirst(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	c := &config.Config{Data: data, Auth: config.AuthTokens}
+	require.NoError(t, socketCanBe(c), "it is made yet")
+	require.NoError(t, os.Mkdir(data, 0o750))
+	require.ErrorContains(t, socketCanBe(c), "run chmod 700 "+data)
+	require.ErrorContains(t, serve(t.Context(), c, io.Discard, io.Discard), "run chmod 700 "+data)
+	left, err := os.ReadDir(data)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, os.Chmod(filepath.Dir(data), 0o755))
+	c.Socket = filepath.Join(filepath.Dir(data), "s")
+	require.ErrorContains(t, socketCanBe(c), "chmod 700")
+	require.NoError(t, os.Chmod(data, 0o700))
+	c.Socket = ""
+	require.NoError(t, socketCanBe(c))
 }
