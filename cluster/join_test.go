@@ -73,10 +73,12 @@ func TestEnlist(t *testing.T) {
 	n2.waitReady(t)
 	require.Equal(t, "voter", roles(t, leader)["n2"])
 	require.NoError(t, n2.Close())
-	c.restart(n2).waitReady(t)
+	n2 = c.restart(n2)
+	n2.waitReady(t)
 	require.Equal(t, 1, calls, "its folder is a member's by then")
 
 	require.NoError(t, n2.Close())
+	c.forget(n2)
 	cfg = c.config("n2")
 	cfg.Dir, cfg.Replace, cfg.Enlist = t.TempDir(), true, func(context.Context, func(context.Context, string) (string, string, error)) error { return refused }
 	again, err := c.open(cfg)
