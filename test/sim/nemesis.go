@@ -410,13 +410,17 @@ func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
 	if by.AddNode(ctx, h.name, h.raftAddress(), true) != nil {
 		return true
 	}
+	added, err := by.Status(ctx) // who led before may not know yet that another does, and who is a member since
+	if err != nil {
+		return true
+	}
 	started.Wait()
 	node := h.up()
 	if node == nil {
 		return true
 	}
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && h.up() == node; time.Sleep(100 * time.Millisecond) { // it catches up
-		if votes(h) == nil && h.up() == node { // else it was started again, and has asked for one
+		if votes(h, added.Term) == nil && h.up() == node { // else it was started again, and has asked for one
 			n.workers[0].recorder.broke("members", "%s was added without a vote, and has one", h.name)
 			break
 		}
@@ -454,7 +458,7 @@ func (n *nemesis) removeTooMany(rng *rand.Rand) func() {
 	return func() {
 		defer n.wiped()
 		mend()
-		if err := eventually(n.length, func() error { return votes(h) }); err != nil {
+		if err := eventually(n.length, func() error { return votes(h, 0) }); err != nil {
 			n.workers[0].recorder.broke("members", "%v: it was removed while %s was away", err, away.name)
 		}
 	}
@@ -477,11 +481,11 @@ func (n *nemesis) enter(h *host, replace bool) {
 	e := n.others(h)
 	e.replace = replace
 	n.startWith(h, e)
-	_ = eventually(n.length, func() error { return votes(h) }) // the end of the run tells
+	_ = eventually(n.length, func() error { return votes(h, 0) }) // the end of the run tells
 }
 
-// votes returns nil if a host has a vote, as the leader sees it.
-func votes(h *host) error {
+// votes returns nil if a host has a vote, as the leader of a term or of a later one sees it.
+func votes(h *host, term uint64) error {
 	node := h.up()
 	if node == nil {
 		return fmt.Errorf("%s is down", h.name)
@@ -493,7 +497,7 @@ func votes(h *host) error {
 		return err
 	}
 	for _, p := range status.Peers {
-		if p.Node == h.name && p.Role != "nonvoter" && status.SeenBy == status.Leader && status.Leader != "" {
+		if p.Node == h.name && p.Role != "nonvoter" && status.Term >= term && status.SeenBy == status.Leader && status.Leader != "" {
 			return nil
 		}
 	}

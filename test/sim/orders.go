@@ -64,10 +64,10 @@ func (o *operator) mend() {
 		if h.down() {
 			_ = h.start(o.entrance(h))
 		}
-		if eventually(healWithin, func() error { return votes(h) }) != nil {
+		if eventually(healWithin, func() error { return votes(h, 0) }) != nil {
 			h.lose(false)
 			_ = h.start(o.entrance(h))
-			_ = eventually(healWithin, func() error { return votes(h) })
+			_ = eventually(healWithin, func() error { return votes(h, 0) })
 		}
 	}
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import eventually
 from kernel_laws import BOTH, LS, KernelDriver, KernelLaws
-from laws import Script, Seen, Tool, causes
+from laws import RULES, Script, Seen, Tool, causes
 
 import govnode
 from govnode.integration import (
@@ -184,6 +184,20 @@ class TestGoogleADKKernel(KernelLaws):
         seen = DRIVER.run(DRIVER.make(client), LS, shell, "sync")
         assert "jane@example.org" not in seen.model_saw[0]
         assert "'ok': True" in seen.model_saw[0]
+
+    def test_what_rules_leave_of_an_output_is_what_the_model_reads(self, client: govnode.Client) -> None:
+        client.put_policy(RULES)
+        kernel = DRIVER.new(cast(Any, "reviewed"), client=client)
+        tool = Tool("sync")
+        script: Script = [[("shell", {"command": c})] for c in ("sk-abc", "salary", "ls")]
+        seen = DRIVER.run(kernel, [*script, "done"], tool.function, "sync")
+        assert tool.executed == ["sk-abc", "salary", "ls"]
+        redacted, suppressed, plain = seen.model_saw
+        assert "ran [REDACTED]" in redacted
+        assert "sk-abc" not in redacted
+        assert "[OUTPUT SUPPRESSED]" in suppressed
+        assert "ran salary" not in suppressed
+        assert "ran ls" in plain
 
     def test_12_3_1_what_goes_to_the_model_is_looked_at(self, client: govnode.Client) -> None:
         for agent, text in (

@@ -276,12 +276,15 @@ class GovernancePlugin(GovnodePlugin):
 
     async def after_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any) -> Any:
         """End the call, and have looked at what the tool gave."""
-        await super().after_tool_callback(tool=tool, tool_args=tool_args, tool_context=tool_context, result=result)
+        left = await super().after_tool_callback(
+            tool=tool, tool_args=tool_args, tool_context=tool_context, result=result
+        )
+        result = result if left is None else left  # by the rules of the policy
         try:
             used = await asyncio.to_thread(_looked, result, lambda t: self._texts.made(t, tool.name))
         except PolicyViolationError as e:
             return {"error": self._texts.refuse(e)}
-        return None if used is result else used
+        return left if used is result else used
 
 
 class GovernanceCallbacks(GovernancePlugin):
@@ -346,7 +349,7 @@ class GovernanceCallbacks(GovernancePlugin):
     async def _on_tool_error_callback(
         self, tool: Any, args: dict[str, Any], tool_context: Any, error: BaseException
     ) -> Any:
-        await self.on_tool_error_callback(tool=tool, tool_args=args, tool_context=tool_context, error=error)
+        return await self.on_tool_error_callback(tool=tool, tool_args=args, tool_context=tool_context, error=error)
 
 
 _CALLBACKS = (
