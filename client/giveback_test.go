@@ -68,24 +68,31 @@ func TestGivenBackOnce(t *testing.T) {
 	require.Zero(t, w.count("BatchCalls"), "nothing was left to give back")
 }
 
+// holding is a client with a slot and a call, of a service that says nothing while it is down to
+// who gives them back; it is so at first.
+func holding(t *testing.T, down *atomic.Bool) (*wire, *client.Client, *client.Slot, *client.OpenCall) {
+	w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
+	w.fault = func(_, method string) fault {
+		if down.Load() && (method == "ReleaseSlot" || method == "EndCall") {
+			return hang
+		}
+		return none
+	}
+	c := connected(t, w, []string{"a:1"})
+	slot, err := c.Acquire(t.Context(), "gpu")
+	require.NoError(t, err)
+	call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	down.Store(true)
+	return w, c, slot, call
+}
+
 // Whoever gives back what another is giving back waits for that no longer than he likes, and
 // who asks what came of it is told at once.
 func TestGivenBackByTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
-		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if down.Load() && (method == "ReleaseSlot" || method == "EndCall") {
-				return hang
-			}
-			return none
-		}
-		c := connected(t, w, []string{"a:1"})
-		slot, err := c.Acquire(t.Context(), "gpu")
-		require.NoError(t, err)
-		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
-		require.NoError(t, err)
-		down.Store(true)
+		_, c, slot, call := holding(t, &down)
 		first := make(chan error)
 		for _, give := range []func(context.Context) error{
 			slot.ReleaseContext, func(ctx context.Context) error { return call.End(ctx, client.Succeeded) },
@@ -116,19 +123,7 @@ func TestGivenBackByTwo(t *testing.T) {
 func TestGivenBackAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
-		w := &wire{hosts: map[string]http.Handler{"a:1": granting(30 * time.Second).handler()}}
-		w.fault = func(_, method string) fault {
-			if down.Load() && (method == "ReleaseSlot" || method == "EndCall") {
-				return hang
-			}
-			return none
-		}
-		c := connected(t, w, []string{"a:1"})
-		slot, err := c.Acquire(t.Context(), "gpu")
-		require.NoError(t, err)
-		call, err := c.Session("s").Begin(t.Context(), client.Call{Tool: "t"})
-		require.NoError(t, err)
-		down.Store(true)
+		w, c, slot, call := holding(t, &down)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.Error(t, slot.ReleaseContext(ctx))

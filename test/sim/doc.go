@@ -12,4 +12,8 @@
 //
 // What is not here: sockets, TLS, files. A process that is paused is one that
 // neither sends, receives nor writes; its timers go on.
+//
+// Time stands still there for good where somebody wants a lock whose holder waits for
+// something. Tests of clusters run in inVirtualTime, which ends such a run and says who
+// wants the lock: it is a request that waits longer than it wants to be answered.
 package sim
