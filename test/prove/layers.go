@@ -191,7 +191,7 @@ func (l layer) run(ctx context.Context, bin, dir string, root bool) Result {
 	env := append([]string{
 		report.DirEnv + "=" + dir, "GOVNODE_BIN=" + filepath.Join(bin, program), "GOVNODE_SEEDED_BIN=" + filepath.Join(bin, "seeded"),
 	}, l.env...)
-	args := []string{"-test.v", "-test.count=1", "-test.timeout=" + (2*l.About + 2*time.Minute).String()}
+	args := []string{"-test.v", "-test.count=1", "-test.timeout=" + (4*l.About + 2*time.Minute).String()}
 	if l.pattern != "" {
 		args = append(args, "-test.run="+l.pattern)
 	}
