@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"regexp"
 	"sync"
@@ -27,12 +28,20 @@ type process struct {
 
 // startProcess runs govnode in a folder.
 func startProcess(folder string, args ...string) (*process, error) {
+	return startProcessTo(nil, folder, args...)
+}
+
+// startProcessTo is startProcess of one whose standard error is a file, if it is not nil.
+func startProcessTo(stderr *os.File, folder string, args ...string) (*process, error) {
 	program, err := exec.LookPath("govnode")
 	if err != nil {
 		return nil, err
 	}
 	p := &process{cmd: exec.Command(program, args...), ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = folder, p, p
+	if stderr != nil {
+		p.cmd.Stderr = stderr
+	}
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

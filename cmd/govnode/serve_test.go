@@ -168,3 +168,56 @@ func TestAuditLine(t *testing.T) {
 		require.NotContains(t, line, added)
 	}
 }
+
+// A full is a pipe that takes nothing any more, as one whose reader has stopped.
+func full(t *testing.T) *os.File {
+	t.Helper()
+	reads, writes, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = reads.Close(), writes.Close() })
+	raw, err := writes.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Write(func(fd uintptr) bool {
+		for err == nil {
+			_, err = syscall.Write(int(fd), []byte{'\n'})
+		}
+		return true
+	}))
+	require.ErrorIs(t, err, syscall.EAGAIN)
+	return writes
+}
+
+// A node whose own log hangs serves on, does what it is told, and ends in time.
+func TestServeWhoseLogHangs(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	path := filepath.Join(folder, "audit.jsonl")
+	node, err := startProcessTo(full(t), folder, "serve", "--backend", "memory", "--listen", "127.0.0.1:0", "--audit", path)
+	require.NoError(t, err)
+	t.Cleanup(node.kill)
+	r := remote.NewNode(http.DefaultClient, node.mustAwait(t, nodeLine, 1)[0][2])
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	for n := range 3 { // each writes to the node's log
+		require.NoError(t, os.Rename(path, fmt.Sprint(path, n)))
+		require.NoError(t, node.cmd.Process.Signal(syscall.SIGHUP))
+		require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, longEnough, time.Millisecond)
+		_, err := r.PutPolicy(ctx, &govnodev1.PutPolicyRequest{Yaml: fmt.Sprintf("name: n%d\nmax_tool_calls: 1\n", n)})
+		require.NoError(t, err)
+	}
+	told := time.Now()
+	require.NoError(t, node.stop())
+	require.Less(t, time.Since(told), serve.DrainTimeout)
+}
+
+// Nor does a node wait for its log that has nothing but an error to say.
+func TestServeThatCannotSayWhyItEnds(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	node, err := startProcessTo(full(t), t.TempDir(), "serve", "--backend", "memory", "--listen", taken.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(node.kill)
+	require.ErrorContains(t, node.wait(), "exit status 1")
+}

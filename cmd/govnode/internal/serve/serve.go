@@ -49,12 +49,29 @@ GOMEMLIMIT is respected. The garbage collector runs at GOGC=400 unless GOGC is s
 		if child {
 			process.EndWithParent(os.Stdin)
 		}
-		return serve(ctx, c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		out := newLogWriter(c, cmd.ErrOrStderr())
+		return sayLast(out, serve(ctx, c, cmd.OutOrStdout(), out))
 	})
 	// dev starts its nodes with it.
 	cmd.Flags().BoolVar(&child, process.ChildFlag, false, "end at once when standard input ends")
 	_ = cmd.Flags().MarkHidden(process.ChildFlag)
 	return cmd
+}
+
+// sayLast says with which error a node ends, behind the last lines of its log: who writes
+// to the output himself may hang there, and so not end.
+func sayLast(out *logWriter, err error) error {
+	if err != nil {
+		code := terminal.ExitNo
+		var coded *terminal.ExitError
+		if errors.As(err, &coded) {
+			code = coded.Code
+		}
+		_, _ = fmt.Fprintln(out, "govnode:", terminal.OneLine(err.Error()))
+		err = &terminal.ExitError{Code: code}
+	}
+	out.flush(lastLinesTimeout)
+	return err
 }
 
 // DrainTimeout bounds the time between the signal to end and the end.
@@ -143,7 +160,7 @@ func serve(ctx context.Context, c *config.Config, stdout, stderr io.Writer) (err
 			log.Info("ended")
 		}
 		return err
-	case <-time.After(DrainTimeout):
+	case <-time.After(DrainTimeout - lastLinesTimeout - logPatience):
 		// What a crash does to a node is safe, so waiting longer for a part
 		// that hangs would only keep the port taken.
 		return fmt.Errorf("ended by force: it was not done in good order within %v", DrainTimeout)
