@@ -282,10 +282,41 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("it was asked just now")
 	}
 	res, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil && res.StatusCode == http.StatusOK {
+		err = tellsOfKeys(res)
+	}
 	p.mu.Lock()
 	p.asked[url] = asked{now, err == nil && res.StatusCode == http.StatusOK}
 	p.mu.Unlock()
-	return res, err
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// maxKeys bounds what an issuer says.
+const maxKeys = 1 << 20
+
+// tellsOfKeys reads an answer and reports what is wrong with one that has no key, nor says
+// where they are: it would take the place of those that are known, and nobody would be let
+// in, though it is an error of the issuer that it has said with status 200.
+func tellsOfKeys(res *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxKeys+1))
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		return err
+	}
+	if len(text) > maxKeys {
+		return fmt.Errorf("it has answered more than %d bytes", maxKeys)
+	}
+	res.Body = io.NopCloser(bytes.NewReader(text))
+	var answer struct {
+		Where string `json:"jwks_uri"`
+		jose.JSONWebKeySet
+	}
+	if json.Unmarshal(text, &answer) == nil && answer.Where == "" && len(answer.Keys) == 0 {
+		return errors.New("it has answered without a key")
+	}
+	return nil // what cannot be read is refused by who asked
 }
 
 // discoverEvery is for how long an issuer is not asked that did not answer.

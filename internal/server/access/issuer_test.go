@@ -26,7 +26,7 @@ func TestIssuersAreAskedNowAndThen(t *testing.T) {
 	var asked atomic.Int32
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		_, _ = w.Write([]byte(`{"keys":[]}`))
+		_, _ = w.Write([]byte(`{"jwks_uri":"https://issuer.example/keys"}`))
 	}))
 	defer page.Close()
 	c := new(issuer).client()
@@ -168,4 +168,27 @@ func TestKeysThatAreNotThere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), issuerIn/100)
 	defer cancel()
 	require.Equal(t, fault.ReasonNotApplied, reason(ctx, false))
+}
+
+// An issuer that answers without a key has not said what its keys are. Those that are known
+// stay, and who has a JWT of another one is told to come again.
+func TestIssuersThatAnswerWithoutAKey(t *testing.T) {
+	for _, answer := range []string{`{"keys":[]}`, `{"error":"busy"}`} {
+		var broken atomic.Bool
+		ids, token, _ := anIssuer(t, say, func(w http.ResponseWriter, keys []byte) {
+			if broken.Load() {
+				keys = []byte(answer)
+			}
+			say(w, keys)
+		})
+		_, err := ids.OfJWT(t.Context(), token(false))
+		require.NoError(t, err)
+		broken.Store(true)
+		require.Eventually(t, func() bool { // once the issuer may be asked again
+			_, err := ids.OfJWT(t.Context(), token(true))
+			return fault.Of(err) != nil && fault.Of(err).Reason == fault.ReasonNotApplied
+		}, time.Minute, 50*time.Millisecond, answer)
+		_, err = ids.OfJWT(t.Context(), token(false))
+		require.NoError(t, err, "the keys that were known are gone behind %s", answer)
+	}
 }
