@@ -183,7 +183,8 @@ func (v *verifier) anchors() {
 	states := map[place]*placed{}
 	clusters := map[string]bool{}
 	unsigned := 0
-	signed := map[string]uint64{} // the first line of each node that is a signed one
+	bare := map[string][]*placed{} // those in the files of each node that are not signed
+	signed := map[string]uint64{}  // the first line of each node that is a signed one
 	look := func(l *placed, kept bool) {
 		first, is := signed[l.Node]
 		if v.against.Roots != nil {
@@ -191,7 +192,9 @@ func (v *verifier) anchors() {
 			case errors.Is(err, errUnsigned) && is && (!kept || l.Seq >= first):
 				v.wrong(l, "the anchor is not signed, and others of node %s before it are", l.Node)
 			case errors.Is(err, errUnsigned):
-				unsigned++
+				if unsigned++; !kept {
+					bare[l.Node] = append(bare[l.Node], l)
+				}
 			case err != nil:
 				v.wrong(l, "%v", err)
 			case !is || l.Seq < first:
@@ -216,6 +219,11 @@ func (v *verifier) anchors() {
 			if l.Anchor != nil {
 				look(l, false)
 			}
+		}
+		// A signed one holds those before it, which are of before its node had a certificate.
+		// Without any, whoever can write the file may have written all of it anew.
+		if _, is := signed[node]; !is && len(bare[node]) > 0 {
+			v.wrong(bare[node][0], "no anchor of node %s is signed, and so its lines may have been written anew; if it has no certificate, verify without an authority (--tls-ca)", node)
 		}
 	}
 	for _, l := range v.against.anchors {

@@ -93,8 +93,19 @@ func TestSignaturesOfAnchors(t *testing.T) {
 		require.Equal(t, []string{"a:3: the anchor is signed by another than node n1"}, problems)
 	}
 
+	// A log that was written anew has no signature, and who asks for one is told. Anchors
+	// of before the node had a certificate need none where one follows that is signed.
 	bare, _ := anchored(t, "n1", Anchor{}, nil)
-	problems, notes = verified(t, Against{Roots: roots}, bare)
+	problems, _ = verified(t, Against{Roots: roots}, bare)
+	require.Equal(t, []string{"a:3: no anchor of node n1 is signed, and so its lines may have been written anew; if it has no certificate, verify without an authority (--tls-ca)"}, problems)
+	problems, _ = verified(t, Against{}, bare)
+	require.Empty(t, problems)
+	early := &Tail{Node: "n1"}
+	line, err := early.SealAnchor([]byte(`{"event_type":"anchor"`+stamp), 0, Anchor{}, nil)
+	require.NoError(t, err)
+	later, err := early.SealAnchor([]byte(`{"event_type":"anchor"`+stamp), 0, Anchor{}, certificate(t, ca, pki.Node, "n1"))
+	require.NoError(t, err)
+	problems, notes = verified(t, Against{Roots: roots}, string(line)+"\n"+string(later)+"\n")
 	require.Empty(t, problems)
 	require.Equal(t, []string{"1 anchors are not signed: their nodes had no certificate"}, notes)
 
@@ -244,7 +255,9 @@ func TestAnchorsThatWereKept(t *testing.T) {
 	problems, _ = verified(t, Against{}, other)
 	require.Empty(t, problems)
 	problems, _ = verified(t, against(anchor), other)
-	require.Equal(t, []string{"a:3: line 3 of node n1 is not the anchor that was kept at kept:1"}, problems)
+	require.Len(t, problems, 2)
+	require.Contains(t, problems[0], "a:3: no anchor of node n1 is signed")
+	require.Equal(t, "a:3: line 3 of node n1 is not the anchor that was kept at kept:1", problems[1])
 
 	problems, notes = verified(t, against(anchor), lines[3])
 	require.Contains(t, problems[0], "lines 1 to 3 of node n1 are missing")
