@@ -162,6 +162,7 @@ func (v *verifier) read(f File) error {
 	lines := bufio.NewScanner(f.Text)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
 	chained, bare := false, 0
+	var torn []piece
 	for n := 1; lines.Scan(); n++ {
 		text := lines.Bytes()
 		at := &placed{file: f.Name, line: n}
@@ -178,9 +179,11 @@ func (v *verifier) read(f File) error {
 				bare++
 				continue
 			}
-			v.wrong(at, "this is no whole line of the log: it was cut off by a crash, or changed")
+			torn = append(torn, piece{at, bytes.Clone(text)})
 			continue
 		}
+		v.torn(torn, text)
+		torn = nil
 		if !chained && bare > 0 && at.Seq != 1 {
 			v.wrong(at, "%d lines without a seal stand before line %d of node %s: they were put there, or their seals removed", bare, at.Seq, at.Node)
 		}
@@ -192,6 +195,7 @@ func (v *verifier) read(f File) error {
 		v.nodes[at.Node] = append(v.nodes[at.Node], at)
 		v.note(at)
 	}
+	v.torn(torn, nil)
 	if !chained {
 		v.bare++
 	}
