@@ -338,18 +338,23 @@ func TestHowEventsAreShown(t *testing.T) {
 // A signature is shown with the bytes that it is of, and with no others.
 func TestSignaturesAreOfTheirBytes(t *testing.T) {
 	const hash = "a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa" // of "y"
-	kept := ""
-	_, ask := before(t, func(method string, _ map[string]any) (string, error) {
+	kept := map[string]string{}
+	_, ask := before(t, func(method string, request map[string]any) (string, error) {
 		if method == "GetPolicy" {
 			return `{"policy": {"name": "edictum/production/r", "version": 3, "files": [{"path": "other", "content": "x"}, {"path": "ruleset.yaml", "content": "y"}]}}`, nil
 		}
-		text, err := json.Marshal(kept)
-		return `{"found": true, "value": ` + string(text) + `}`, err
+		key, _ := request["key"].(string)
+		value, found := kept[key]
+		text, err := json.Marshal(value)
+		return fmt.Sprintf(`{"found": %v, "value": %s}`, found, text), err
 	})
+	const sound = `{"signature":"s","public_key":"k"}`
 	for text, shown := range map[string]string{
-		`{"hash":"` + hash + `","signature":"s","public_key":"k"}`: `"s"`, `{"hash":"other","signature":"s","public_key":"k"}`: "null", "none": "null",
+		"production/r/" + hash + " " + sound: `"s"`, "production/r/other " + sound: "null", "production/r/" + hash + " none": "null",
+		"staging/r/" + hash + " " + sound: "null", "production/q/" + hash + " " + sound: "null",
 	} {
-		kept = text
+		of, value, _ := strings.Cut(text, " ")
+		kept = map[string]string{"edictum/signature/" + of: value}
 		w := ask("agent", "GET", "/v1/rulesets/r/current", "")
 		require.JSONEq(t, `{"name": "r", "version": 3, "env": "production", "yaml": "y", "yaml_bytes": "eQ==", "revision_hash": "`+hash+`", "signature": `+shown+
 			`, "public_key": `+strings.ReplaceAll(shown, "s", "k")+`}`, w.Body.String(), text)

@@ -288,9 +288,15 @@ func TestEnvironmentsBind(t *testing.T) {
 	bound, any := n.tokenOf("bound", "staging", nil, roles...), n.tokenOf("any0", "", nil, roles...)
 	public, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
-	put := func(message string) string {
-		raw := "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: r}\ndefaults: {mode: enforce}\nrules:\n" +
+	yaml := func(message string) string {
+		return "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: r}\ndefaults: {mode: enforce}\nrules:\n" +
 			"  - {id: a, type: pre, tool: x, when: {args.x: {exists: true}}, then: {action: block, message: " + message + "}}\n"
+	}
+	kept := func(env, message string) string { // where the signature is
+		return fmt.Sprintf("edictum/signature/%s/r/%x", env, sha256.Sum256([]byte(yaml(message))))
+	}
+	put := func(message string) string {
+		raw := yaml(message)
 		body, err := json.Marshal(map[string]string{
 			"yaml": raw, "public_key": hex.EncodeToString(public), "signature": base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte(raw))),
 		})
@@ -313,10 +319,10 @@ func TestEnvironmentsBind(t *testing.T) {
 		{bound, "PUT", "rulesets/r?env=production", put("mine"), 403, "bound to the environment"},
 		{bound, "PUT", "rulesets/r?env=staging", put("mine"), 200, `"env":"staging"`},
 		{any, "GET", "rulesets/r/current?env=production", "", 200, "message: one"},
-		{bound, "GET", "sessions/edictum/signature/production/r", "", 404, "no value"},
-		{bound, "GET", "sessions/edictum/signature/staging/r", "", 200, "signature"},
-		{bound, "POST", "sessions/batch", `{"keys":["edictum/signature/production/r"]}`, 200, `{"values":{}}`},
-		{any, "POST", "sessions/batch", `{"keys":["edictum/signature/production/r"]}`, 200, "public_key"},
+		{bound, "GET", "sessions/" + kept("production", "one"), "", 404, "no value"},
+		{bound, "GET", "sessions/" + kept("staging", "mine"), "", 200, "signature"},
+		{bound, "POST", "sessions/batch", `{"keys":["` + kept("production", "one") + `"]}`, 200, `{"values":{}}`},
+		{any, "POST", "sessions/batch", `{"keys":["` + kept("production", "one") + `"]}`, 200, "public_key"},
 	} {
 		status, body := n.ask(x.token, "bot", x.method, "/v1/"+x.path, x.body)
 		require.Equal(t, x.status, status, "%s %s: %s", x.method, x.path, body)

@@ -30,6 +30,13 @@ func policyName(env, name string) string { return policyPrefix(env) + name }
 
 func policyPrefix(env string) string { return "edictum/" + env + "/" }
 
+// signatureKey is under which the signature of the bytes with this hash is kept. Those of
+// other bytes have other keys, so that a ruleset which is refused, or is put at the same
+// time, takes no other's away.
+func signatureKey(env, name, hash string) string {
+	return signaturePrefix + env + "/" + name + "/" + hash
+}
+
 // A ruleset is one as the SDKs read it.
 type ruleset struct {
 	Name         string  `json:"name"`
@@ -42,9 +49,8 @@ type ruleset struct {
 	PublicKey    *string `json:"public_key"`
 }
 
-// A signature is what is kept of one, for the bytes with this hash.
+// A signature is what is kept of one.
 type signature struct {
-	Hash      string `json:"hash"`
 	Signature string `json:"signature"`
 	PublicKey string `json:"public_key"`
 }
@@ -110,12 +116,12 @@ func (q *request) current(env, name string) (*ruleset, error) {
 	r := &ruleset{
 		Name: name, Version: p.GetVersion(), Env: env, YAML: raw, YAMLBytes: base64.StdEncoding.EncodeToString([]byte(raw)), RevisionHash: hashOf(raw),
 	}
-	found, err := q.api.Get(q.Context(), signaturePrefix+env+"/"+name)
+	found, err := q.api.Get(q.Context(), signatureKey(env, name, r.RevisionHash))
 	if err != nil {
 		return nil, err
 	}
 	var s signature
-	if found.Found && json.Unmarshal([]byte(found.Text), &s) == nil && s.Hash == r.RevisionHash {
+	if found.Found && json.Unmarshal([]byte(found.Text), &s) == nil {
 		r.Signature, r.PublicKey = &s.Signature, &s.PublicKey
 	}
 	return r, nil
@@ -149,7 +155,7 @@ func (q *request) putRuleset(name string) (any, error) {
 			return nil, err
 		}
 	}
-	raw, kept := texts[0], signature{Hash: hashOf(texts[0]), Signature: texts[1], PublicKey: texts[2]}
+	raw, kept := texts[0], signature{Signature: texts[1], PublicKey: texts[2]}
 	if (kept.Signature == "") != (kept.PublicKey == "") {
 		return nil, refuse(http.StatusBadRequest, "signature: give it together with public_key, or neither")
 	}
@@ -162,7 +168,7 @@ func (q *request) putRuleset(name string) (any, error) {
 			return nil, err
 		}
 		// Before the ruleset, so that no reader finds that without it.
-		if _, err := q.api.Set(q.Context(), signaturePrefix+env+"/"+name, string(b), client.Write{}); err != nil {
+		if _, err := q.api.Set(q.Context(), signatureKey(env, name, hashOf(raw)), string(b), client.Write{}); err != nil {
 			return nil, err
 		}
 	}

@@ -209,3 +209,23 @@ func TestSignatures(t *testing.T) {
 	_, text := ask(t, n, "agent", http.MethodGet, "/v1/rulesets/shells/current", "")
 	require.Contains(t, text, `"signature":null`, "one of other bytes is not shown")
 }
+
+// A ruleset that is refused leaves that which is current as it is, with its signature.
+func TestRefusedRulesetsLeaveSignatures(t *testing.T) {
+	n := node(t, scriptKeys(t))
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	put := func(yaml string) int {
+		sig := base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte(yaml)))
+		body, err := json.Marshal(map[string]string{"yaml": yaml, "signature": sig, "public_key": hex.EncodeToString(public)})
+		require.NoError(t, err)
+		status, _ := ask(t, n, "operator", http.MethodPut, "/v1/rulesets/shells", string(body))
+		return status
+	}
+	require.Equal(t, http.StatusOK, put(shells("one")))
+	_, before := ask(t, n, "agent", http.MethodGet, "/v1/rulesets/shells/current", "")
+	require.NotContains(t, before, `"signature":null`)
+	require.Equal(t, http.StatusUnprocessableEntity, put("kind: Ruleset"))
+	_, after := ask(t, n, "agent", http.MethodGet, "/v1/rulesets/shells/current", "")
+	require.Equal(t, before, after)
+}
