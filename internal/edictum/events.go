@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -25,6 +26,7 @@ const (
 	mostOfEvent = 48 << 10 // bytes of one
 	eventPrefix = "edictum/events/"
 	markPrefix  = "edictum/event/"
+	fullPrefix  = "edictum/full/" // of lists that had no room for what was sent
 	noSession   = "-"
 	markBatch   = 64 // bounds what is under way at once
 	appendBytes = 128 << 10
@@ -50,8 +52,18 @@ type event struct {
 	session, mark, item string
 }
 
+// A tally is what became of the events of a request.
+type tally struct {
+	Accepted     int      `json:"accepted"`
+	Duplicates   int      `json:"duplicates"`
+	Refused      int      `json:"refused,omitempty"` // for want of room
+	FullSessions []string `json:"full_sessions,omitempty"`
+}
+
 // tell keeps events. First they are put into their lists, then marked: who is cut
-// off between the two sends again, and what is in a list twice is shown once.
+// off between the two sends again, and what is in a list twice is shown once. A session
+// whose list is full stops no other, and is no error: an SDK keeps what is answered with
+// one, and would send it again with all that is new for as long as the list is full.
 func (q *request) tell() (any, error) {
 	if err := q.asAgent(); err != nil {
 		return nil, err
@@ -76,12 +88,20 @@ func (q *request) tell() (any, error) {
 	for _, e := range fresh {
 		bySession[e.session] = append(bySession[e.session], e)
 	}
+	told := tally{Duplicates: list.Len() - len(fresh)}
 	for _, session := range slices.Sorted(maps.Keys(bySession)) {
-		if err := q.keep(session, bySession[session]); err != nil {
+		all := bySession[session]
+		kept, err := q.keep(session, all)
+		if err != nil {
 			return nil, err
 		}
+		told.Accepted += kept
+		if kept < len(all) {
+			told.Refused += len(all) - kept
+			told.FullSessions = append(told.FullSessions, session)
+		}
 	}
-	return map[string]int{"accepted": len(fresh), "duplicates": list.Len() - len(fresh)}, nil
+	return told, nil
 }
 
 // sent reads the events of a request, each once.
@@ -141,29 +161,45 @@ func (q *request) unmarked(sent []event) ([]event, error) {
 	return slices.DeleteFunc(slices.Clone(sent), func(e event) bool { return marked[markPrefix+e.mark].Found }), nil
 }
 
-func (q *request) keep(session string, events []event) error {
-	var items []string
+// keep puts events of a session into its list, and returns how many of them went there
+// before it was full.
+func (q *request) keep(session string, events []event) (kept int, err error) {
+	list := eventsOf(session)
+	for kept < len(events) {
+		part := fitting(events[kept:])
+		var items []string
+		for _, e := range part {
+			items = append(items, e.item)
+		}
+		_, err := q.api.Append(q.Context(), list, items, client.Appending{TTL: eventTTL})
+		var objection *client.Error
+		if errors.As(err, &objection) && objection.Reason == client.ReasonListFull {
+			_, err := q.api.Set(q.Context(), fullPrefix+list, "", client.Write{TTL: eventTTL})
+			return kept, err
+		}
+		if err != nil {
+			return kept, err
+		}
+		if err := q.mark(part); err != nil {
+			return kept, err
+		}
+		kept += len(part)
+	}
+	return kept, nil
+}
+
+// fitting are the first of some events, as many as are put into a list at once.
+func fitting(events []event) []event {
 	size := 0
-	put := func() error {
-		if len(items) == 0 {
-			return nil
+	for i, e := range events {
+		if size += len(e.item); i > 0 && size > appendBytes || i == appendItems {
+			return events[:i]
 		}
-		_, err := q.api.Append(q.Context(), eventsOf(session), items, client.Appending{TTL: eventTTL})
-		items, size = nil, 0
-		return err
 	}
-	for _, e := range events {
-		if size+len(e.item) > appendBytes || len(items) == appendItems {
-			if err := put(); err != nil {
-				return err
-			}
-		}
-		items = append(items, e.item)
-		size += len(e.item)
-	}
-	if err := put(); err != nil {
-		return err
-	}
+	return events
+}
+
+func (q *request) mark(events []event) error {
 	for part := range slices.Chunk(events, markBatch) {
 		if err := together(part, func(e event) error {
 			_, err := q.api.Set(q.Context(), markPrefix+e.mark, "", client.Write{TTL: eventTTL})
@@ -214,9 +250,15 @@ func (q *request) told() (any, error) {
 			events = append(events, kept.Event)
 		}
 		if from = part.Next; len(part.Items) == 0 || from >= part.Length {
-			return map[string]any{"events": events}, nil
+			break
 		}
 	}
+	answer := map[string]any{"events": events}
+	full, err := q.api.Get(q.Context(), fullPrefix+eventsOf(session))
+	if full.Found {
+		answer["incomplete"] = true
+	}
+	return answer, err
 }
 
 // eventsOf is the list of a session's events. Any text is a name of a session.
