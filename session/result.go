@@ -104,7 +104,7 @@ type Result struct {
 	RetryAfter time.Duration
 	Limit      int64         // the limit that refused
 	Elapsed    time.Duration // with TimedOut
-	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; slots freed by Close; how many tokens or subjects it was that changed; length of a list, also with StalePremise and VersionConflict
+	Value      int64         // of a counter after Increment, in millionths; version after PutPolicy; leases ended by Close; how many tokens or subjects it was that changed; length of a list, also with StalePremise and VersionConflict
 	NewerThan  uint64        // with StaleID, Unix milliseconds
 	Released   bool
 

@@ -119,12 +119,12 @@ stages: [{id: a, tools: [Read]}, {id: b}]
 	put := &govnodev1.PutPolicyResponse{Name: "p", Version: 3, Digest: "sha256:0"}
 	const since = "done; it was deleted since\n"
 	return []deed{
-		{"a kill that is over", "signal kill --agent a", "Signal", answers{"Signal": kill(true)}, "killed agent a: 2 sessions closed, 1 slots freed\n", "so far", 0},
+		{"a kill that is over", "signal kill --agent a", "Signal", answers{"Signal": kill(true)}, "killed agent a: 2 sessions closed, 1 leases ended\n", "so far", 0},
 		{"a kill that goes on", "signal kill --agent a", "Signal", answers{"Signal": kill(false)}, "so far; the cluster goes on with the others", "freed\n", 0},
 		{"a kill that was lifted since", "signal kill --agent a", "Signal", answers{"Signal": &govnodev1.SignalResponse{}}, "nothing stands there", "killed", 0},
 		{"a stop", "signal stop --everything", "Signal", answers{"Signal": &govnodev1.SignalResponse{Signal: &govnodev1.Signal{Signal: "STOP"}}}, "stopped everything\n", "nothing", 0},
 		{"what goes on", "signal continue --session s", "Signal", answers{"Signal": &govnodev1.SignalResponse{}}, "nothing stands there", "stopped", 0},
-		{"a session", "session close s", "CloseSession", answers{"CloseSession": &govnodev1.CloseSessionResponse{Session: &govnodev1.Session{SessionId: "s"}, Released: 2}}, "closed s, 2 slots freed\n", "not", 0},
+		{"a session", "session close s", "CloseSession", answers{"CloseSession": &govnodev1.CloseSessionResponse{Session: &govnodev1.Session{SessionId: "s"}, Released: 2}}, "closed s, 2 leases ended\n", "not", 0},
 
 		{"a token is made", "token create --role agent", "CreateToken", answers{"CreateToken": &govnodev1.CreateTokenResponse{}}, "gn_default.", "gnj_", 0},
 		{"a join token", "token create --join", "CreateToken", answers{"CreateToken": &govnodev1.CreateTokenResponse{}}, "gnj_", "gn_", 0},

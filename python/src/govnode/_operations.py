@@ -137,7 +137,7 @@ class Operations(Core):
         return await self._list("SessionService/ListSessions", "sessions", messages.SessionInfo, body)
 
     async def close_session(self, session_id: str) -> int:
-        """End a session, and return how many slots that freed."""
+        """End a session, and return how many leases in pools that ended."""
         answer = await self._send("SessionService/CloseSession", {"sessionId": session_id}, session_id)
         return int(answer.get("released", 0))
 

@@ -197,7 +197,7 @@ class AsyncSession(LazySession):
         return await self._core.get_session(self.id)
 
     async def close(self) -> int:
-        """End the session, and return how many slots that freed."""
+        """End the session, and return how many leases in pools that ended."""
         return await self._core.close_session(self.id)
 
     async def evaluate(

@@ -326,10 +326,10 @@ func approvalUnstandCommand() *cobra.Command {
 		Use: "unstand STANDING", Short: "Take a standing approval back", Args: terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeleteStandingRequest{Id: args[0], RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.DeleteStandingRequest) (*govnodev1.DeleteStandingResponse, error) {
+		return remote.Advise(remote.Answer(cmd, c, func(n remote.Node, ctx context.Context, req *govnodev1.DeleteStandingRequest) (*govnodev1.DeleteStandingResponse, error) {
 			return n.Approvals.DeleteStanding(ctx, req)
 		}, req, func(w io.Writer, answer *govnodev1.DeleteStandingResponse) error {
 			return terminal.Say(w, "taken back %s", args[0])
-		})
+		}), "`govnode approval standing` shows whether %s is gone; ask again only if it is there", args[0])
 	})
 }

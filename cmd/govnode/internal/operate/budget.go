@@ -112,8 +112,8 @@ func budgetDeleteCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeleteBudgetRequest{Budget: args[0], RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, remote.Node.DeleteBudget, req, func(w io.Writer, _ *govnodev1.DeleteBudgetResponse) error {
+		return remote.AdviseOnDeleted(remote.Answer(cmd, c, remote.Node.DeleteBudget, req, func(w io.Writer, _ *govnodev1.DeleteBudgetResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
-		})
+		}), "budget list", args[0])
 	})
 }

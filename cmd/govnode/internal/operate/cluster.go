@@ -158,11 +158,11 @@ func clusterTransferCommand() *cobra.Command {
 		if len(args) == 1 {
 			req.Node = args[0]
 		}
-		return remote.Answer(cmd, c, remote.Node.TransferLeadership, req, func(w io.Writer, answer *govnodev1.TransferLeadershipResponse) error {
+		return remote.Advise(remote.Answer(cmd, c, remote.Node.TransferLeadership, req, func(w io.Writer, answer *govnodev1.TransferLeadershipResponse) error {
 			if answer.Leader == "" {
 				answer.Leader = "another node" // the one that was asked has not heard its name yet
 			}
 			return terminal.Say(w, "%s leads", answer.Leader)
-		})
+		}), "`govnode cluster status` shows who leads; asked again the leadership may move once more")
 	})
 }

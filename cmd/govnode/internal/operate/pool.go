@@ -91,9 +91,9 @@ func poolDeleteCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeletePoolRequest{Pool: args[0], Force: force, RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, remote.Node.DeletePool, req, func(w io.Writer, answer *govnodev1.DeletePoolResponse) error {
+		return remote.AdviseOnDeleted(remote.Answer(cmd, c, remote.Node.DeletePool, req, func(w io.Writer, answer *govnodev1.DeletePoolResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
-		})
+		}), "pool list", args[0])
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "also while slots are held: their tokens are worth nothing from then on")
 	return cmd
@@ -150,7 +150,7 @@ from then on. The slot of a call is named by the id of the call, with --session.
 		}
 		answer, err := remote.Call(cmd.Context(), c, remote.Node.ForceRelease, req)
 		if err != nil {
-			return err
+			return remote.Advise(err, "`govnode slot list %s` shows who holds what; ask again only if the same TOKEN holds %s", args[0], args[1])
 		}
 		if err := remote.Show(cmd.OutOrStdout(), c, answer, func(w io.Writer) error {
 			return terminal.Say(w, "%s", terminal.Word(answer.Outcome, "OUTCOME_"))

@@ -86,9 +86,9 @@ func rateDeleteCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		req := &govnodev1.DeleteRateRequest{Rate: args[0], RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, remote.Node.DeleteRate, req, func(w io.Writer, answer *govnodev1.DeleteRateResponse) error {
+		return remote.AdviseOnDeleted(remote.Answer(cmd, c, remote.Node.DeleteRate, req, func(w io.Writer, answer *govnodev1.DeleteRateResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
-		})
+		}), "rate list", args[0])
 	})
 }
 

@@ -120,7 +120,7 @@ func sessionCloseCommand() *cobra.Command {
 		Args:  terminal.Arguments(1, 1),
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		return remote.Answer(cmd, c, remote.Node.CloseSession, &govnodev1.CloseSessionRequest{SessionId: args[0]}, func(w io.Writer, answer *govnodev1.CloseSessionResponse) error {
-			return terminal.Say(w, "closed %s, %d slots freed", answer.Session.GetSessionId(), answer.Released)
+			return terminal.Say(w, "closed %s, %d leases ended", answer.Session.GetSessionId(), answer.Released)
 		})
 	})
 }

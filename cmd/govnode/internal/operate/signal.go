@@ -74,9 +74,9 @@ func printSignalled(w io.Writer, a *govnodev1.SignalResponse) error {
 	case s.Signal == "STOP":
 		return terminal.Say(w, "stopped %s", signalTarget(s))
 	case !s.Swept:
-		return terminal.Say(w, "killed %s: %d sessions closed, %d slots freed so far; the cluster goes on with the others", signalTarget(s), a.Closed, a.Released)
+		return terminal.Say(w, "killed %s: %d sessions closed, %d leases ended so far; the cluster goes on with the others", signalTarget(s), a.Closed, a.Released)
 	default:
-		return terminal.Say(w, "killed %s: %d sessions closed, %d slots freed", signalTarget(s), a.Closed, a.Released)
+		return terminal.Say(w, "killed %s: %d sessions closed, %d leases ended", signalTarget(s), a.Closed, a.Released)
 	}
 }
 

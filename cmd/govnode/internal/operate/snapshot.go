@@ -153,7 +153,7 @@ again: what was done since would be lost. The error says what to look at.`,
 	}, config.OnClient, func(cmd *cobra.Command, c *config.Config, args []string) error {
 		snap, err := readSnapshot(args[0])
 		if err != nil {
-			return err
+			return terminal.Unusable(err) // no node was asked
 		}
 		stood, known := generationOf(cmd.Context(), c)
 		answer, err := remote.AskOnce(cmd.Context(), c, func(ctx context.Context, r remote.Node) (*govnodev1.RestoreResponse, error) {

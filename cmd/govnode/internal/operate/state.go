@@ -61,9 +61,13 @@ that nothing is overwritten that was not read.`,
 		if cmd.Flags().Changed("ttl") {
 			req.Ttl = durationpb.New(ttl)
 		}
-		return remote.Answer(cmd, c, remote.Node.Set, req, func(w io.Writer, answer *govnodev1.SetResponse) error {
+		err := remote.Answer(cmd, c, remote.Node.Set, req, func(w io.Writer, answer *govnodev1.SetResponse) error {
 			return terminal.Say(w, "set: version %s", answer.Version)
 		})
+		if version != "" {
+			return remote.Advise(err, "`govnode state get %s` shows whether the value is there; asked again it is refused if it is", args[0])
+		}
+		return err
 	})
 	cmd.Flags().StringVar(&version, "if-version", "", ifVersionFlag)
 	cmd.Flags().DurationVar(&ttl, "ttl", 0, ttlUsage+"; for ever if not given")
@@ -92,7 +96,11 @@ func stateDeleteCommand() *cobra.Command {
 			return remote.Answer(cmd, c, remote.Node.DeleteList, req, func(w io.Writer, answer *govnodev1.DeleteListResponse) error { return said(w, answer.Found) })
 		}
 		req := &govnodev1.DeleteRequest{Key: args[0], IfVersion: version, RequestId: remote.NewRequestID(), Client: remote.ClientName}
-		return remote.Answer(cmd, c, remote.Node.Delete, req, func(w io.Writer, answer *govnodev1.DeleteResponse) error { return said(w, answer.Found) })
+		err := remote.Answer(cmd, c, remote.Node.Delete, req, func(w io.Writer, answer *govnodev1.DeleteResponse) error { return said(w, answer.Found) })
+		if version != "" {
+			return remote.Advise(err, "`govnode state get %s` shows whether the value is gone; asked again it is refused if it is", args[0])
+		}
+		return err
 	})
 	cmd.Flags().StringVar(&version, "if-version", "", ifVersionFlag)
 	cmd.Flags().BoolVar(&list, "list", false, "the list of that key instead of its value")

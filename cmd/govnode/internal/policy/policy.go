@@ -166,8 +166,8 @@ func policyDeleteCommand() *cobra.Command {
 		if isDigest(args[0]) {
 			req.Ref = &govnodev1.DeletePolicyRequest_Digest{Digest: args[0]}
 		}
-		return remote.Answer(cmd, c, remote.Node.DeletePolicy, req, func(w io.Writer, answer *govnodev1.DeletePolicyResponse) error {
+		return remote.AdviseOnDeleted(remote.Answer(cmd, c, remote.Node.DeletePolicy, req, func(w io.Writer, answer *govnodev1.DeletePolicyResponse) error {
 			return terminal.Say(w, "deleted %s", args[0])
-		})
+		}), "policy list", args[0])
 	})
 }

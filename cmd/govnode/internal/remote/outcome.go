@@ -36,6 +36,12 @@ func Advise(err error, format string, args ...any) error {
 	return err
 }
 
+// AdviseOnDeleted is Advise for what is deleted by its name: who deletes again may find
+// nothing, or what was made anew under that name.
+func AdviseOnDeleted(err error, list, name string) error {
+	return Advise(err, "`govnode %s` shows whether %s is gone; ask again only if it is there, and is not another of that name", list, name)
+}
+
 // The reasons by which nodes say what became of a change.
 const (
 	reasonNotApplied     = "NOT_APPLIED"
