@@ -26,6 +26,10 @@ type credentials struct {
 	drawing *draw // the newest that is under way
 }
 
+// errNoToken marks what waited in vain for a token. It says nothing about the node that was
+// to be asked.
+var errNoToken = errors.New("no token in time")
+
 func (k *credentials) put(ctx context.Context, h http.Header) error {
 	if k.namespace != "" {
 		h.Set("Govnode-Namespace", k.namespace)
@@ -39,7 +43,7 @@ func (k *credentials) put(ctx context.Context, h http.Header) error {
 		return nil
 	}
 	if err != nil && ctx.Err() != nil {
-		return notSent(err)
+		return notSent(fmt.Errorf("%w: %w", errNoToken, err))
 	}
 	if err != nil {
 		// Nothing is sent without it, and another node would not know more.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -272,7 +273,9 @@ func (k *leases) renew(part []*Lease, ttl time.Duration) {
 		err = fmt.Errorf("client: %d leases were renewed and %d answers came", len(part), len(res.GetResults()))
 	}
 	if err != nil && k.c.ctx.Err() == nil {
-		k.c.routes.failed(n, judge(err).reason == "")
+		if !errors.Is(err, errNoToken) {
+			k.c.routes.failed(n, judge(err).reason == "")
+		}
 		k.c.cfg.Logger.Warn("govnode: leases at risk: a renewal failed", "leases", len(part), "node", n.address, "error", err)
 	}
 	k.mu.Lock()

@@ -679,6 +679,46 @@ func TestTokenSourceThatHangs(t *testing.T) {
 	})
 }
 
+// A source of tokens that hangs says nothing about the nodes: whoever has a token again asks
+// the one that led before.
+func TestTokenSourceThatHangsIsNoFaultOfNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool
+		goOn := make(chan struct{})
+		w := &wire{hosts: map[string]http.Handler{}}
+		for _, name := range []string{"a", "b", "c"} {
+			n := granting(30 * time.Second)
+			n.status = status(name, "a")
+			w.hosts[name+":1"] = n.handler()
+		}
+		c := connected(t, w, []string{"a:1", "b:1", "c:1"}, func(c *client.Config) {
+			c.Timeout, c.AttemptTimeout = 5*time.Second, time.Second
+			c.TokenSource = func() (string, error) {
+				if hangs.Load() {
+					<-goOn
+				}
+				return "t", nil
+			}
+		})
+		_, err := c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		synctest.Wait()
+		hangs.Store(true)
+		_, err = c.Acquire(t.Context(), "gpu")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		hangs.Store(false)
+		close(goOn)
+		synctest.Wait()
+		w.mu.Lock()
+		from := len(w.sent)
+		w.mu.Unlock()
+		_, err = c.Acquire(t.Context(), "gpu")
+		require.NoError(t, err)
+		require.Equal(t, []string{"a:1 AcquireSlot"}, acquisitions(w, from))
+		require.NoError(t, c.Close())
+	})
+}
+
 // All who ask for a token at a time share one call of the source, and one that hangs does not
 // keep the next from being made; one that panics ends no process.
 func TestTokenSourceIsSharedByAll(t *testing.T) {

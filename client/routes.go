@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -205,7 +206,7 @@ func (r *routes) find(ctx context.Context) {
 			found = true
 			break
 		}
-		if err != nil && !connect.IsWireError(err) && judge(err).fate != final && ctx.Err() == nil {
+		if err != nil && !connect.IsWireError(err) && judge(err).fate != final && !errors.Is(err, errNoToken) && ctx.Err() == nil {
 			r.failed(n, true)
 		}
 	}

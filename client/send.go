@@ -69,7 +69,9 @@ func send[Res any](ctx context.Context, c *Client, op operation, ask func(*erran
 			e.placed = true // or it would have been answered
 		}
 		why := e.over(now)
-		c.moveOn(e, &v, why)
+		if !errors.Is(err, errNoToken) {
+			c.moveOn(e, &v, why)
+		}
 		if why == nil {
 			c.pause(e.context(), n, v.after, e.free(err))
 		}
