@@ -206,3 +206,73 @@ func TestRedisClusterFailoverOfAnIdleNode(t *testing.T) {
 	}, time.Minute, 20*time.Millisecond, "no replica is promoted")
 	ready(t, r)
 }
+
+// The list of all namespaces lies on one primary, and what it lists on all: a replica that
+// was behind is promoted, and names are gone from it. What nobody remembers is found
+// all the same: by who asks for it by its name, in a snapshot, and soon in every list.
+func TestRedisClusterListOfNamespacesIsLost(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	first := openCluster(t, all, "first")
+	lists := serves(t, all, first.keys.Namespaces())
+	names := []string{"a", "b", "c", "d_E-1"}
+	for _, ns := range names {
+		one(t, first, set(ns, "k", time.Hour))
+	}
+	require.NoError(t, first.Close())
+	lose := func() { lists.do("SREM", first.keys.Namespaces(), "b", "c", "d_E-1") }
+
+	asked := openCluster(t, all, "asked")
+	require.Eventually(t, func() bool {
+		asked.seen.mu.Lock()
+		defer asked.seen.mu.Unlock()
+		return asked.seen.names == len(names)
+	}, 30*time.Second, 10*time.Millisecond, "it has seen to it at its start, and does not so soon again")
+	lose()
+	found, err := asked.Get(t.Context(), session.CounterKey("b", "k"), storage.Latest)
+	require.NoError(t, err)
+	require.NotNil(t, found.Record, "who may do what in it would be read likewise")
+	found, err = asked.Get(t.Context(), session.CounterKey("unknown", "k"), storage.Latest)
+	require.NoError(t, err)
+	require.Nil(t, found.Record)
+	require.Nil(t, asked.domainOf("unknown"), "nothing is kept of it")
+
+	var saved bytes.Buffer
+	require.NoError(t, asked.Save(t.Context(), &saved))
+	state, err := session.ReadSnapshot(&saved)
+	require.NoError(t, err)
+	for _, ns := range names {
+		require.NotNil(t, state.Stored(session.CounterKey(ns, "k")), ns)
+	}
+
+	lose()
+	late := openCluster(t, all, "late")
+	require.Eventually(t, func() bool {
+		v, err := late.View(t.Context(), storage.Latest)
+		require.NoError(t, err)
+		found, err := v.Find("k", "", 100, nil)
+		require.NoError(t, err)
+		return len(found) == len(names)
+	}, 30*time.Second, 10*time.Millisecond, "a node that starts looks for what the list lacks")
+
+	lose()
+	late.seeListed(t.Context())
+	require.ElementsMatch(t, names, lists.do("SMEMBERS", late.keys.Namespaces()), "it has become shorter")
+	lists.kill()
+	lists.start()
+	require.Eventually(t, func() bool {
+		return lists.client.SRem(t.Context(), late.keys.Namespaces(), "c").Err() == nil
+	}, time.Minute, 10*time.Millisecond, "the Redis Cluster does not find together")
+	lists.do("SADD", late.keys.Namespaces(), "another")
+	require.Eventually(t, func() bool {
+		late.seeListed(t.Context())
+		return lists.client.SIsMember(t.Context(), late.keys.Namespaces(), "c").Val()
+	}, time.Minute, 10*time.Millisecond, "it is as long as it was, of a Redis that was started again")
+
+	one(t, late, set("younger", "k", time.Hour)) // of which the one that restores has not heard
+	lists.do("SREM", late.keys.Namespaces(), "younger")
+	require.NoError(t, asked.Restore(t.Context(), bytes.NewReader(snapshotOf(t, "a", "restored"))))
+	found, err = asked.Get(t.Context(), session.CounterKey("younger", "k"), storage.Latest)
+	require.NoError(t, err)
+	require.Nil(t, found.Record, "it is replaced as well")
+}

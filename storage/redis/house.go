@@ -119,11 +119,13 @@ func (r *Store) discover(ctx context.Context) error {
 // keepChecking looks at the settings of Redis again and again: somebody may
 // change them under a running service.
 func (r *Store) keepChecking() {
+	r.seeListed(r.ctx)
 	r.every(r.untilCheck, func() {
 		ctx, cancel := context.WithTimeout(r.ctx, r.cfg.Timeout)
 		defer cancel()
 		_ = r.check(ctx, false) // noted and logged there
 		r.verify(ctx)
+		r.seeListed(r.ctx)
 	})
 }
 

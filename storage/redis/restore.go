@@ -139,6 +139,9 @@ func (r *Store) enterAll(ctx context.Context, state *session.State) error {
 // is begun behind its back is begun when nothing else is served any more.
 func (r *Store) fence(ctx context.Context) (fenced, error) {
 	stopped := fenced{}
+	if err := r.enterUnlisted(ctx); err != nil {
+		return stopped, err
+	}
 	for {
 		before := len(stopped)
 		if r.clustered() {

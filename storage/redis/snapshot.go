@@ -83,8 +83,9 @@ func (f *freezing) thaw() {
 // meanwhile.
 func (r *Store) save(ctx context.Context) (*session.State, error) {
 	if r.clustered() {
-		if err := r.discover(ctx); err != nil {
-			return nil, err // it would be without what this node does not know
+		// Else it would be without what this node does not know.
+		if err := errors.Join(r.enterUnlisted(ctx), r.discover(ctx)); err != nil {
+			return nil, err
 		}
 	}
 	epochs, generation := map[*domain]*epoch{}, uint32(0)

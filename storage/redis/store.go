@@ -50,6 +50,7 @@ type Store struct {
 	rounds atomic.Uint64 // stamps given out
 	lost   atomic.Uint64 // swaps lost to other nodes
 
+	seen    seenList
 	settled storage.Settled
 	changed chan struct{}
 	claims  atomic.Pointer[func(session.Key, *session.Pool) []storage.Claim]

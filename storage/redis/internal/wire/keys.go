@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -103,6 +104,20 @@ func (p *Place) Counts() string { return p.Tag + ":counts" }
 
 // Turns returns the key of the line of nodes that take turns.
 func (p *Place) Turns() string { return p.Tag + ":turns" }
+
+// CountsOf returns the namespace whose counts have that key; false if it is another's.
+func (p Prefix) CountsOf(key string) (ns string, ok bool) {
+	name, ok := strings.CutPrefix(key, "{"+string(p)+":")
+	if !ok {
+		return "", false
+	}
+	name, ok = strings.CutSuffix(name, "}:counts")
+	if !ok {
+		return "", false
+	}
+	ns, err := url.PathUnescape(name)
+	return ns, err == nil && p.Tag(ns)+":counts" == key
+}
 
 // Part returns the key of a part of the ids that a record remembers.
 func (p *Place) Part(k session.Key, part int) string {
