@@ -31,7 +31,7 @@ func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 		return storage.Fail(storage.NotApplied, storage.Invalid(fmt.Errorf("snapshot: %w", err)))
 	}
 	if err = r.enterAll(ctx, state); err == nil {
-		err = ctx.Err()
+		err = errors.Join(r.readableAccess(ctx), ctx.Err())
 	}
 	if err != nil {
 		return storage.Fail(storage.NotApplied, err)
@@ -85,7 +85,7 @@ func (r *Store) keepAccess(ctx context.Context, epochs fenced, state *session.St
 	present, was := session.NewPartial(), map[session.Key]wire.Entry{}
 	err := r.readAll(ctx, session.Key(kind), epochs, func(k session.Key, x wire.Entry) error {
 		if x.Bad != nil {
-			return fmt.Errorf("who may do what in the namespace %s is damaged: %w", k.Namespace(), x.Bad.Err)
+			return accessDamaged(k, x.Bad)
 		}
 		if x.Record != nil {
 			present.Put(k, x.Record)
@@ -110,6 +110,30 @@ func (r *Store) keepAccess(ctx context.Context, epochs fenced, state *session.St
 		}
 	}
 	return r.writeAll(ctx, epochs, state, was, isAccess)
+}
+
+// readableAccess refuses a restore that would come to a stop behind the fence, where nothing
+// is served any more: what was revoked since the snapshot stands in no other place than in
+// a record of who may do what, so none is replaced that cannot be read. What else is in
+// the way of the look the restore finds by itself.
+func (r *Store) readableAccess(ctx context.Context) error {
+	epochs := map[*domain]*epoch{}
+	for _, d := range r.allDomains() {
+		epochs[d] = d.current()
+	}
+	var damaged error
+	_ = r.readAll(ctx, session.Key(rune(session.KindAccess)), epochs, func(k session.Key, x wire.Entry) error {
+		if x.Bad != nil {
+			damaged = accessDamaged(k, x.Bad)
+		}
+		return damaged
+	}, nil)
+	return damaged
+}
+
+func accessDamaged(k session.Key, bad *wire.BadRecord) error {
+	return fmt.Errorf("who may do what in the namespace %s is damaged, and with it what was revoked there since the snapshot; "+
+		"bring the record %q back, or drop it, which gives that up, and restore then (see docs/redis.md): %w", k.Namespace(), k, bad.Err)
 }
 
 func isAccess(k session.Key) bool { return k.Kind() == session.KindAccess }

@@ -48,7 +48,18 @@ func TestRedisRestoreOverDamage(t *testing.T) {
 	s.do("SET", p.Record(session.AccessKey(testNS)), "garbage")
 	err = r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()))
 	require.ErrorContains(t, err, "who may do what in the namespace test is damaged")
-	require.Equal(t, storage.Unknown, storage.OutcomeOf(err))
+	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
+	require.NoError(t, r.Ready(t.Context()), "it is refused before anything is stopped for it")
+	require.EqualValues(t, 7, valueOf(t, r, "k"))
+
+	_, err = s.open("three").Get(t.Context(), session.AccessKey(testNS), storage.Latest)
+	require.Error(t, err)
+	err = r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()))
+	require.ErrorContains(t, err, "who may do what in the namespace test is damaged", "it is set aside by now")
+	require.NoError(t, r.Drop(t.Context(), session.AccessKey(testNS)))
+	require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())), "somebody has given it up")
+	require.NoError(t, r.Ready(t.Context()))
+	sound(t, s, r)
 }
 
 // Lists of records may be what was lost: what was in them is replaced all the same.
