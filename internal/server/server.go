@@ -295,7 +295,7 @@ func New(cfg Config) (*Server, error) {
 		Store: s.store, Now: cfg.Now, WasPut: s.audit.policyPut, Refused: s.audit.policyRefused, HashPut: s.audit.hashPut,
 	}
 	s.values = &values.Service{Store: s.store, Now: cfg.Now}
-	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Asks: cfg.Authentication, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
+	s.flows = &flows.Keeper{Store: s.store, Now: cfg.Now, NewID: cfg.NewID, Ask: func(ctx context.Context, req *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error) {
 		return s.newApprovals().Request(approvals.ByNode(ctx), req)
 	}}
 	if s.memory, err = gate.NewMemory(cfg.Registry, cfg.Logger); err != nil {

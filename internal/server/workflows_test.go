@@ -442,6 +442,33 @@ func TestWhatWasKeptOutOfAWorkflowIsJudgedAnew(t *testing.T) {
 	}
 }
 
+// A session that is opened anew under an id begins at the first stage, whoever asks for
+// tokens: neither what was done under that id before counts, nor what was written before.
+func TestASessionOpenedAnewBeginsItsWorkflowAnew(t *testing.T) {
+	n, _, passed := beforeNode(t)
+	n.did("a", "Read", `{"path": "PLAN"}`, "text")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("b", "Edit", `{"path": "x"}`, nil).Outcome)
+	done := n.state()
+	require.Contains(t, done, `"active_stage":"build"`)
+	anew := func() {
+		passed.Add(int64(100 * time.Hour)) // it is over, and its state is kept for longer
+		n.session("s")
+	}
+	anew()
+	require.Equal(t, "read the plan", n.did("c", "Edit", `{"path": "x"}`, nil).Reason)
+	require.Contains(t, n.state(), `"active_stage":"read"`)
+
+	set := func() {
+		_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Key: "s:s:workflow:p:state", Value: done, Ttl: durationpb.New(time.Hour)})
+		require.NoError(t, err)
+	}
+	set()
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.did("d", "Edit", `{"path": "x"}`, nil).Outcome, "it was put there")
+	set()
+	anew()
+	require.Equal(t, "read the plan", n.did("e", "Edit", `{"path": "x"}`, nil).Reason)
+}
+
 // What runs, or stands in a queue, was let in where its session stood then.
 func TestWhatAWorkflowHasLetInGoesOn(t *testing.T) {
 	n := flowNode(t)

@@ -53,7 +53,6 @@ type Keeper struct {
 	Store *order.Store
 	Now   func() time.Time
 	NewID func() string
-	Asks  bool // callers who they are
 	// Ask asks people; it is ApprovalService.Request.
 	Ask func(context.Context, *v1.ApprovalServiceRequestRequest) (*v1.ApprovalServiceRequestResponse, error)
 
@@ -345,8 +344,7 @@ func (k *Keeper) change(ctx context.Context, p *Place, do func(s *engine.Workflo
 }
 
 // read finds a state and its version. One that is not there is a new one, and so is one
-// that was written before the session was there, or by who may not say where it stands,
-// where callers are asked who they are.
+// that was written before the session was there, or by who may not say where it stands.
 func (k *Keeper) read(ctx context.Context, p *Place) (*engine.WorkflowState, string, error) {
 	found, err := k.Store.Get(ctx, session.CounterKey(p.NS, p.key()), storage.Latest)
 	if err != nil {
@@ -356,7 +354,7 @@ func (k *Keeper) read(ctx context.Context, p *Place) (*engine.WorkflowState, str
 	if !ok || c == nil {
 		return p.flow().New(p.Session), session.Absent, nil
 	}
-	if k.Asks && c.Until-Kept(true) < p.Seen.Opened {
+	if c.Until-Kept(true) < p.Seen.Opened {
 		return p.flow().New(p.Session), c.Value.Version(), nil
 	}
 	s, err := p.flow().Decode(p.Session, c.Value.Text)
