@@ -537,7 +537,7 @@ class Leases(Operations):
         batched, start = op.batched, time.monotonic()
         until = start + wait
         decided = until if approval_wait is None else start + approval_wait
-        admitted = False
+        admitted = asked = False
         try:
             if wait > 0:
                 op.body["wait"] = duration(wait)
@@ -545,13 +545,13 @@ class Leases(Operations):
             for _ in range(_REPEATS):
                 outcome = answer["outcome"]
                 now = time.monotonic()
-                admitted = outcome == "OUTCOME_ADMITTED"
+                admitted, asked = outcome == "OUTCOME_ADMITTED", outcome == "OUTCOME_APPROVAL_REQUIRED"
                 if admitted:
                     if now - op.sent <= _left(answer) / 3:
                         return answer
                     op.touched = UNCERTAIN
                     op.batched, op.wait = batched, 0.0
-                elif outcome == "OUTCOME_APPROVAL_REQUIRED" and now < decided:
+                elif asked and now < decided:
                     op.batched, op.wait = "", decided - now
                 elif outcome in _NOT_FINAL and now < until:
                     op.batched, op.wait = "", until - now
@@ -565,6 +565,8 @@ class Leases(Operations):
                 answer = await self._perform(op)
             return answer
         except BaseException as e:
+            if isinstance(e, NoAnswer):
+                e.pending = asked
             unknown = admitted or isinstance(e, Unknown) or not isinstance(e, Exception)
             if op.id_field and unknown and not opens(e):  # what is done all the same is ended by whoever does it
                 self.live().keeper.later(abandon(), 60.0)

@@ -53,6 +53,8 @@ class NoAnswer(Denied):
         super().__init__(outcome, f"{operation} {id}: {reason}" if id else f"{operation}: {reason}")
         self.operation = operation
         self.id = id
+        #: Whether people had been asked about the call before: with its ``call_id`` it goes on once they have agreed.
+        self.pending = False
 
 
 class Unknown(NoAnswer):

@@ -111,7 +111,7 @@ class CrewAILaws(Laws):
         def broken(*args: Any, **kwargs: Any) -> Any:
             raise ValueError("it is broken")
 
-        monkeypatch.setattr("govnode.adapters._recall.Recall.enter", broken)
+        monkeypatch.setattr("govnode.adapters._gate.Gate.enter", broken)
         tool = Tool()
         seen = self.driver.run(session, SCRIPT, tool.function, "sync")
         assert tool.executed == []

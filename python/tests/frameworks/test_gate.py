@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from conftest import eventually
+from faults import Proxy
 
 import govnode
+from govnode import testing
 from govnode.adapters import Gate, Killed, PolicyViolationError
 
 
@@ -95,7 +98,7 @@ def test_interrupted_call_goes_on(session: govnode.Session) -> None:
 
 
 def test_waits_for_people_and_for_slots_are_two_times(client: govnode.Client) -> None:
-    client.put_policy("name: asks\nallowed_tools: [mail]\nrequire_human_approval: true\napproval: {timeout: 60s}\n")
+    client.put_policy(ASKS)
     session = client.session(agent="anna", policy="asks")
     gate = Gate(session, wait=600)
     denied = gate.enter("mail", {}, call_id="c", run_id="r")  # at once, although it would wait for a slot
@@ -107,6 +110,88 @@ def test_waits_for_people_and_for_slots_are_two_times(client: govnode.Client) ->
     admitted = gate.enter("mail", {}, call_id="c", run_id="r")  # the same call comes again
     assert admitted.admitted
     admitted.run(lambda: None)
+
+
+ASKS = "name: asks\nallowed_tools: [mail]\nrequire_human_approval: true\napproval: {timeout: 60s}\n"
+
+#: What a framework says of a call: the id that the model gave it, or nothing.
+named = pytest.mark.parametrize("call", [{"call_id": "c", "run_id": "r"}, {}], ids=["by its id", "by what it is"])
+
+
+@named
+@pytest.mark.parametrize("on_denied", ["tell", "raise"])
+def test_an_outage_leaves_an_approval_as_it_is(
+    client: govnode.Client, address: testing.Address, call: dict[str, Any], on_denied: str
+) -> None:
+    """What people say meanwhile holds when the call comes after it."""
+    client.put_policy(ASKS)
+    session = client.session(agent="anna", policy="asks")
+    session.open()
+    with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5) as through:
+        gate = Gate(through.session(session.id), on_denied=on_denied)
+
+        def enter() -> str:
+            try:
+                passage = gate.enter("mail", {"to": "bob"}, **call)
+            except PolicyViolationError as e:
+                return "no answer" if isinstance(e.denied, govnode.NoAnswer) else e.denied.outcome
+            if passage.denied is None:
+                return passage.run(lambda: "sent")
+            return "no answer" if isinstance(passage.denied, govnode.NoAnswer) else passage.denied.outcome
+
+        assert enter() == "APPROVAL_REQUIRED"
+        proxy.always("refuse")
+        for _ in range(2):
+            assert enter() == "no answer"
+        (asked,) = client.list_approvals(session_id=session.id)
+        client.approve(asked.id, approver="carla")
+        proxy.always("")
+        assert enter() == "sent"
+    assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
+
+
+def test_an_outage_while_people_are_waited_for(client: govnode.Client, address: testing.Address) -> None:
+    client.put_policy(ASKS)
+    session = client.session(agent="anna", policy="asks")
+    session.open()
+    with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5) as through:
+        gate = Gate(through.session(session.id), approval_wait=5)
+        begun: list[str] = []
+
+        def fault(method: str, body: bytes) -> str:
+            """Let through the request by which people are asked, and not those that wait for them."""
+            begun.append(method)
+            return "" if len(begun) == 1 else "refuse"
+
+        proxy.fault = fault
+        assert isinstance(gate.enter("mail", {"to": "bob"}).denied, govnode.NoAnswer)
+        (asked,) = client.list_approvals(session_id=session.id)
+        client.approve(asked.id, approver="carla")
+        proxy.always("")
+        gate.enter("mail", {"to": "bob"}).run(lambda: None)
+    assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
+
+
+@named
+def test_equal_calls_that_wait_for_people_are_two(client: govnode.Client, call: dict[str, Any]) -> None:
+    """A yes to either of them lets one of them through, when it comes again."""
+    client.put_policy(ASKS)
+    session = client.session(agent="anna", policy="asks")
+    gate = Gate(session)
+
+    def enter() -> str:
+        passage = gate.enter("mail", {"to": "bob"}, **call)
+        if passage.denied is not None and passage.denied.approval is not None:
+            return passage.denied.approval.id
+        return passage.run(lambda: passage.text or "sent")
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: enter(), range(2))
+    for yes in (first, second):
+        client.approve(yes, approver="carla")
+        assert "sent" in [enter() for _ in range(2)]
+    states = [a.state for a in client.list_approvals(session_id=session.id)]
+    assert states.count("USED") == 2
 
 
 def test_stop_holds_and_continue_lets_go_on(client: govnode.Client, session: govnode.Session) -> None:

@@ -12,6 +12,7 @@ asked for (``on_denied="raise"``).
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import threading
@@ -85,7 +86,8 @@ class Gate:
         self._lock = threading.Lock()
         self._passes: OrderedDict[str, int] = OrderedDict()
         self._interrupted: OrderedDict[str, AsyncCall] = OrderedDict()
-        self._undecided: OrderedDict[str, list[str]] = OrderedDict()
+        self._undecided: OrderedDict[str, list[str]] = OrderedDict()  # ids that come again, the first asked first
+        self._nameless: OrderedDict[str, list[str]] = OrderedDict()  # what those are of that a framework gives no id
         #: The prefix of calls whose framework does not name its run.
         self.run = ""
 
@@ -104,8 +106,9 @@ class Gate:
     ) -> Passage:
         """Ask whether a call may be made. One of the kind ``agent`` or ``handoff`` names an agent in place of a tool.
 
-        ``run_id`` is what makes its id unique: the model gives ids out anew. ``known_by`` is what the framework hands
-        to each hook of this one call, where the same hook may be met twice.
+        ``run_id`` is what makes its id unique: the model gives ids out anew. A call without an id that waits for people
+        and is made again, with the same arguments, is the same call. ``known_by`` is what the framework hands to each
+        hook of this one call, where the same hook may be met twice.
         """
         return run(self._enter(False, tool, arguments, call_id, run_id, conversation, known_by, options))
 
@@ -159,7 +162,8 @@ class Gate:
         passage.known_by = known_by
         try:
             ways = passage.ways = self._of(conversation)
-            base = _named(f"{run_id or self._own_run()}/{call_id or self.draw()}")
+            key = "" if call_id else _key(conversation, run_id, tool, arguments, options)
+            base = self._known(key) or _named(f"{run_id or self._own_run()}/{call_id or self.draw()}")
             passage.base = base
             session = ways.loop if on_loop else ways.threads
             chosen = {**self._options, **(options or {})}
@@ -167,7 +171,7 @@ class Gate:
             if chosen.get("kind") in _OF_AGENTS:
                 # With a tool it would count as a call of that, and not by its kind.
                 name, asked, passage.inside = "", {"agent": tool, "input": passage.arguments}, True
-            passage.call = await self._begin(session, base, name, asked, chosen)
+            passage.call = await self._begin(session, base, key, name, asked, chosen)
             if not passage.call.admitted:
                 passage.denied = passage.call.denied()
         except Denied as e:
@@ -191,6 +195,7 @@ class Gate:
         self,
         session: AsyncSession,
         base: str,
+        key: str,
         tool: str,
         arguments: Mapping[str, Any] | str | None,
         options: dict[str, Any],
@@ -206,22 +211,22 @@ class Gate:
         if call is not None and call.state in ("held", "at risk"):
             return call
         for _ in range(_MOST_PASSES):
-            id = self._next(base)
+            id, asked = self._next(base)
             try:
                 call = await session.begin(tool, arguments, **{**options, "call_id": id})
-            except Rejected as e:
-                if e.reason != "ID_REUSED":
-                    raise
-                continue
             except BaseException as e:
-                if not isinstance(e, Exception) or isinstance(e, NoAnswer):
+                if isinstance(e, Rejected) and e.reason == "ID_REUSED":
+                    continue
+                if isinstance(e, Exception) and (asked or (isinstance(e, NoAnswer) and e.pending)):
+                    self._again(base, id, key)  # people may say yes meanwhile
+                elif not isinstance(e, Exception) or isinstance(e, NoAnswer):
                     within = session._core.config.attempt_timeout + options.get("wait", 10.0)
                     session._core.live().keeper.later(
                         abandoning(session.known({"sessionId": session.id, "callId": id}), within), 60.0
                     )
                 raise
             if call.outcome in ("APPROVAL_REQUIRED", "STOPPED"):
-                self._again(base, id)
+                self._again(base, id, key)
             if call.outcome not in ("ALREADY_ENDED", "LEASE_LOST"):
                 return call
         raise Denied("ID_REUSED", f"call {base} has passed {_MOST_PASSES} times")
@@ -244,25 +249,28 @@ class Gate:
             self.run = self.run or self.draw()
             return self.run
 
-    def _next(self, base: str) -> str:
+    def _known(self, key: str) -> str:
+        """Return under what an equal call waits that has no id of its own; empty if none does."""
         with self._lock:
-            if undecided := self._undecided.pop(base, None):
-                id = undecided.pop()
-                if undecided:
-                    self._undecided[base] = undecided
-                return id
+            return _taken(self._nameless, key)
+
+    def _next(self, base: str) -> tuple[str, bool]:
+        """Return the next id of a call, and whether it was asked about under that before."""
+        with self._lock:
+            if undecided := _taken(self._undecided, base):
+                return undecided, True
             count = self._passes[base] = self._passes.get(base, 0) + 1
             self._passes.move_to_end(base)
             while len(self._passes) > _MOST_KEPT:
                 self._passes.popitem(last=False)
-        return base if count == 1 else f"{base}:{count}"
+        return base if count == 1 else f"{base}:{count}", False
 
-    def _again(self, base: str, id: str) -> None:
+    def _again(self, base: str, id: str, key: str) -> None:
         """Note an id whose answer was not final: when the call comes once more it has that id."""
         with self._lock:
-            self._undecided.setdefault(base, []).append(id)
-            while len(self._undecided) > _MOST_KEPT:
-                self._undecided.popitem(last=False)
+            _put(self._undecided, base, id)
+            if key:
+                _put(self._nameless, key, base)
 
     def _interrupt(self, base: str, call: AsyncCall) -> None:
         with self._lock:
@@ -274,6 +282,29 @@ class Gate:
 def missing(framework: str, extra: str) -> ImportError:
     """Return the error of an adapter whose framework is not installed."""
     return ImportError(f"govnode: {framework} is not installed: pip install 'govnode[{extra}]'")
+
+
+def _key(*call: Any) -> str:
+    """Return what equal calls have in common; empty for one that cannot be compared."""
+    try:
+        return hashlib.sha256(json.dumps(call, sort_keys=True, default=str).encode()).hexdigest()
+    except (TypeError, ValueError):
+        return ""
+
+
+def _put(waiting: OrderedDict[str, list[str]], key: str, id: str) -> None:
+    waiting.setdefault(key, []).append(id)
+    while len(waiting) > _MOST_KEPT:
+        waiting.popitem(last=False)
+
+
+def _taken(waiting: OrderedDict[str, list[str]], key: str) -> str:
+    """Take the id that has waited longest: each is for one caller alone, so that one yes is one call."""
+    ids = waiting.get(key, [])
+    id = ids.pop(0) if ids else ""
+    if not ids:
+        waiting.pop(key, None)
+    return id
 
 
 def _is_kill(denied: Denied) -> bool:

@@ -19,7 +19,6 @@ from typing import Any
 
 from .._review import text_of as text_of_output
 from ._gate import Gate, Passage, PolicyViolationError, Sessions, missing
-from ._recall import Recall
 
 try:
     from agno.exceptions import StopAgentRun
@@ -82,7 +81,6 @@ class GovnodeToolHook:
 
     def __init__(self, session: Sessions, **options: Any) -> None:
         self.gate = Gate(session, **options)
-        self._recall = Recall(self.gate)
 
     # The names of the arguments are Agno's: it looks at them.
 
@@ -94,7 +92,7 @@ class GovnodeToolHook:
         if inspect.iscoroutinefunction(function_call):
             return self._on_loop(function_name, function_call, arguments, conversation)
         try:
-            passage = self._recall.enter(function_name, arguments, conversation=conversation)
+            passage = self.gate.enter(function_name, arguments, conversation=conversation)
         except PolicyViolationError as e:
             raise RunDenied(str(e)) from e
         refusal = _prepared(passage, arguments)
@@ -116,7 +114,7 @@ class GovnodeToolHook:
         self, name: str, function_call: Callable[..., Any], arguments: dict[str, Any], conversation: str
     ) -> Any:
         try:
-            passage = await self._recall.aenter(name, arguments, conversation=conversation)
+            passage = await self.gate.aenter(name, arguments, conversation=conversation)
         except PolicyViolationError as e:
             raise RunDenied(str(e)) from e
         refusal = _prepared(passage, arguments)

@@ -19,7 +19,6 @@ from typing import Any
 import httpx2
 
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
-from ._recall import Recall
 
 try:
     from anthropic import APIConnectionError, Middleware, RetryableError
@@ -69,7 +68,7 @@ class _Governor:
     """Asks for the calls of tools, and makes them."""
 
     def __init__(self, gate: Gate) -> None:
-        self._recall = Recall(gate)
+        self._gate = gate
 
     def tool(self, tool: Any, ungoverned: Collection[str]) -> Any:
         """Return what takes the place of a tool."""
@@ -87,7 +86,7 @@ class _Governor:
     def call(self, name: str, given: Any, make: Callable[[Any], Any]) -> Any:
         """Ask, and make a call with the arguments that are allowed."""
         try:
-            passage = self._recall.enter(name, given)
+            passage = self._gate.enter(name, given)
         except PolicyViolationError as e:
             raise RunDenied(str(e)) from e
         allowed = _allowed(passage, given)
@@ -96,7 +95,7 @@ class _Governor:
     async def acall(self, name: str, given: Any, make: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do what ``call`` does."""
         try:
-            passage = await self._recall.aenter(name, given)
+            passage = await self._gate.aenter(name, given)
         except PolicyViolationError as e:
             raise RunDenied(str(e)) from e
         allowed = _allowed(passage, given)

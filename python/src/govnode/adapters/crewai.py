@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any
 
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
-from ._recall import Recall
 
 try:
     from crewai.hooks import HookAborted, InterceptionPoint, register_hook, unregister_hook
@@ -49,7 +48,6 @@ class GovnodeHooks:
 
     def __init__(self, session: Sessions, **options: Any) -> None:
         self.gate = Gate(session, **options)
-        self._recall = Recall(self.gate)
         self._hooks = {
             InterceptionPoint.PRE_MODEL_CALL: self.pre_model_call,
             InterceptionPoint.PRE_TOOL_CALL: self.pre_tool_call,
@@ -103,7 +101,7 @@ class GovnodeHooks:
         arguments = context.tool_input
         outcome: Passage | PolicyViolationError
         try:
-            outcome = self._recall.enter(context.tool_name, arguments, conversation=_crew(context))
+            outcome = self.gate.enter(context.tool_name, arguments, conversation=_crew(context))
             if outcome.denied is None and outcome.changed:
                 changed = outcome.arguments
                 arguments.clear()

@@ -24,7 +24,6 @@ from typing import Any
 from .._review import text_of as text_of_output
 from ..errors import Denied
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing, text_of
-from ._recall import Recall
 
 try:
     from semantic_kernel import Kernel
@@ -95,7 +94,6 @@ class _Governor:
 
     def __init__(self, gate: Gate, conversation: Callable[[], str] | None, qualified: bool) -> None:
         self._gate = gate
-        self._recall = Recall(gate)
         self._conversation = conversation or str
         self._qualified = qualified
         self._tasks: dict[int, set[asyncio.Task[Any]]] = {}  # of the turns under way, by their chat history
@@ -188,9 +186,9 @@ class _Governor:
     async def _ask(self, function: Any, given: dict[str, Any], turn: _Turn | None, conversation: str) -> Passage:
         name = function.fully_qualified_name if self._qualified else function.name
         kind = "handoff" if _is_handoff(function) else "tool"
-        if turn is None or turn.running or turn.function is not function or not turn.id:
-            return await self._recall.aenter(name, given, kind=kind, conversation=conversation)
-        return await self._gate.aenter(name, given, call_id=turn.id, conversation=conversation, options={"kind": kind})
+        named = turn is not None and not turn.running and turn.function is function
+        id = turn.id if turn is not None and named else ""
+        return await self._gate.aenter(name, given, call_id=id, conversation=conversation, options={"kind": kind})
 
 
 def _end(turn: _Turn | None, violation: PolicyViolationError) -> None:

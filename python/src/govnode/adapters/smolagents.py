@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from ..client import Client
 from ..messages import Approval
 from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing
-from ._recall import Recall
 
 try:
     from smolagents import ActionStep, Tool
@@ -46,7 +45,6 @@ class _Governor:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._recall = Recall(gate)
         self._done: set[int] = set()
 
     def agent(self, agent: Any) -> Any:
@@ -105,7 +103,7 @@ class _Governor:
             else:
                 named = {**dict(zip(inputs, args, strict=False)), **named}
             try:
-                passage = self._recall.enter(name, named, kind=kind)
+                passage = self._gate.enter(name, named, options={"kind": kind})
                 if passage.denied is not None:
                     if passage.killed:
                         violations.append(Killed(passage.denied))

@@ -142,7 +142,7 @@ class Admission(Signals, Approvals, Records):
             key = hashlib.sha256(text_of([request.tool_name, request.arguments, about]).encode()).hexdigest()
             with ctx._lock:
                 if asked := ctx._asked.pop(key, []):
-                    options["call_id"] = asked.pop()
+                    options["call_id"] = asked.pop(0)  # the first that was asked about: none is passed over for ever
                 if asked:
                     ctx._asked[key] = asked
         id = options.get("call_id", "")

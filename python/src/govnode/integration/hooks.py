@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..adapters._gate import text_of
 from ..client import AsyncCall, AsyncSession
-from ..errors import Denied
+from ..errors import Denied, NoAnswer
 from ..messages import Ended
 from ._checks import confidence_of
 from .admission import Refusal
@@ -101,9 +101,13 @@ class KernelSession(AsyncSession):
         call = await core._begin(self, KernelCall, request.tool_name, request.arguments, at_once)
         if call.outcome != "APPROVAL_REQUIRED":
             return call
-        await self._apart(lambda: kernel._call_back(request, call))
         again: Any = {**options, "call_id": call.id}
-        return await core._begin(self, KernelCall, request.tool_name, request.arguments, again)
+        try:
+            await self._apart(lambda: kernel._call_back(request, call))
+            return await core._begin(self, KernelCall, request.tool_name, request.arguments, again)
+        except NoAnswer as e:
+            e.pending = True
+            raise
 
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what blocks: on a thread where there is a loop to leave free."""

@@ -140,7 +140,6 @@ class GovernancePlugin(GovnodePlugin):
         self._texts = Texts(kernel, session)
         self._refusals = session.refusals
         self._agents: dict[int, tuple[Any, Passage]] = {}  # by the context of the agent's run
-        self._asked: dict[str, list[str]] = {}  # the ids of agents that people are asked about
         self._said: OrderedDict[tuple[str, str, str], str] = OrderedDict()  # the ends of streams
 
     # Agents.
@@ -161,20 +160,13 @@ class GovernancePlugin(GovnodePlugin):
         return None
 
     async def _begin_agent(self, name: str, context: Any) -> tuple[Any, Passage]:
-        asked = self._asked.pop(name, [])
-        call_id = asked.pop() if asked else self.gate.draw()
-        if asked:
-            self._asked[name] = asked
         passage = await self.gate.aenter(
             name,
             {},
-            call_id=call_id,
             run_id=f"{context.session.user_id}/{context.session.id}",
             conversation=context.session.id,
             options={"kind": "agent"},
         )
-        if passage.denied is not None and passage.denied.approval is not None and len(self._asked) < MOST:
-            self._asked.setdefault(name, []).append(call_id)
         return context._invocation_context, passage
 
     async def after_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
