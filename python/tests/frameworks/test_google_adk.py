@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import eventually
-from laws import Driver, Laws, Script, Seen, Tool, flush
+from laws import RULES, Driver, Laws, Script, Seen, Tool, flush
 
 import govnode
 
@@ -143,6 +143,39 @@ class TestGoogleADK(Laws):
             assert "mine" in asyncio.run(DRIVER.run_on(runner)).model_saw[0]
             eventually(lambda: session.read().open_calls == ())
         assert session.read().executions == 2
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_plugins_that_answer_first_do_not_keep_outputs_from_rules(
+        self, client: govnode.Client, fails: bool
+    ) -> None:
+        """ADK asks no further plugin once one has answered, so what rules leave is what the others are given."""
+        given: list[str] = []
+
+        class Answers(BasePlugin):
+            async def after_tool_callback(self, *, result: Any, **_: Any) -> Any:
+                given.append(str(result))
+                return result
+
+            async def on_tool_error_callback(self, *, error: Any, **_: Any) -> Any:
+                return {"result": str(error)}
+
+        async def shell(command: str) -> str:
+            """Tells a key, one way or the other."""
+            if fails:
+                raise ValueError(command)
+            return command
+
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+        agent = DRIVER.agent([[("shell", {"command": "sk-abc"})], [("shell", {"command": "ls"})], "done"], shell)
+        runner = DRIVER.runner([Answers(name="answers"), GovnodePlugin(session)], agent)
+        seen = asyncio.run(DRIVER.run_on(runner))
+        assert "[REDACTED]" in seen.model_saw[0]
+        assert "sk-abc" not in seen.model_saw[0]
+        assert "ls" in seen.model_saw[1]
+        assert "sk-abc" not in str(given)
+        info = session.read()
+        assert (info.executions, info.open_calls) == (2, ())
 
     @pytest.mark.parametrize("confirmed", [True, False])
     def test_call_that_a_person_confirms_is_one_call(self, session: govnode.Session, confirmed: bool) -> None:

@@ -30,7 +30,8 @@ class GovnodePlugin(BasePlugin):
     a RuntimeError, whose cause is Killed.
 
     A plugin after this one that has a ``before_tool_callback``, and an agent that has one of its own, could change what
-    was judged: calls that they would see are denied. Make the agent's one a plugin, and put this one last.
+    was judged: calls that they would see are denied. Make the agent's one a plugin, and put this one last. What a tool
+    returns it is shown first all the same, and what rules have changed of that no other is asked about.
     """
 
     def __init__(self, session: Sessions, *, name: str = "govnode", **options: Any) -> None:
@@ -48,6 +49,7 @@ class GovnodePlugin(BasePlugin):
         """Ask, and put the arguments that are allowed in the place of the others. An answer is one for the model."""
         try:
             behind = self._behind(tool_context)
+            self._stand_first(tool_context._invocation_context.plugin_manager)
         except Exception as e:  # the framework is not as it is known: then nobody knows what would run
             behind = f"{type(e).__name__}: {e}"
         if behind:
@@ -70,7 +72,7 @@ class GovnodePlugin(BasePlugin):
             tool_args.update(changed)
         self._open[id(tool_context)] = (tool_context, passage)
         task = asyncio.current_task()
-        if task is not None:  # an earlier plugin that answers keeps the hooks below from this one
+        if task is not None:  # a hook that breaks keeps those below from this one
             task.add_done_callback(lambda done: self._left(tool_context, done))
         return None
 
@@ -117,6 +119,11 @@ class GovnodePlugin(BasePlugin):
                 return f"plugin {plugin.name} stands behind this one, and could change what was judged"
         return ""
 
+    def _stand_first(self, manager: Any) -> None:
+        """See to it that no plugin is given an output before this one, which is last: ADK stops at one that answers."""
+        if not any(isinstance(p, _First) and p.of is self for p in manager.plugins):
+            manager.plugins = [_First(self), *manager.plugins]  # a new list: who goes through the old one goes on
+
     def _take(self, tool_context: Any) -> Passage | None:
         return self._open.pop(id(tool_context), (None, None))[1]
 
@@ -126,6 +133,22 @@ class GovnodePlugin(BasePlugin):
         if passage is not None:
             failed = not task.cancelled() and task.exception() is not None
             passage.end_behind("cancelled" if task.cancelled() else "failed" if failed else "succeeded")
+
+
+class _First(BasePlugin):
+    """Hands on what the tools of a plugin return, before any other is asked about it."""
+
+    def __init__(self, of: GovnodePlugin) -> None:
+        super().__init__(name=f"{of.name}_first")
+        self.of = of
+
+    async def after_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any) -> Any:
+        """Have a call ended that the plugin has admitted."""
+        if id(tool_context) not in self.of._open:
+            return None
+        return await self.of.after_tool_callback(
+            tool=tool, tool_args=tool_args, tool_context=tool_context, result=result
+        )
 
 
 def _threaded(tool: Any, tool_context: Any) -> bool:
