@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from conftest import eventually, put
-from laws import Tool
+from laws import RULES as REVIEWS
+from laws import Guard, Tool
 
 import govnode
 
@@ -332,6 +333,27 @@ class TestHosted:
         answer = Message(role="user", contents=[prompt.to_function_approval_response(approved=True)])
         asyncio.run(agent.run([answer], session=conversation))
         assert self.sent(model) == [False]
+
+    @pytest.mark.parametrize("wanted", ["changed arguments", "a look at the output"])
+    def test_what_cannot_be_had_where_it_runs_is_not_approved(
+        self, client: govnode.Client, caplog: pytest.LogCaptureFixture, wanted: str
+    ) -> None:
+        with Guard() as url:
+            if wanted == "changed arguments":
+                client.put_policy(f'name: longer\nguardrails: [{{name: g, url: "{url}", timeout_ms: 5000}}]\n')
+                policy, why = "longer", "changed the arguments"
+            else:
+                client.put_policy(REVIEWS)
+                policy, why = "reviewed", "rules look at what it returns"
+            session = client.session(agent="tester", policy=policy)
+            agent, model = self.house(session, client, [[self.prompt()], "done"])
+            conversation = agent.create_session()
+            (prompt,) = asyncio.run(agent.run("go", session=conversation)).user_input_requests
+            answer = Message(role="user", contents=[prompt.to_function_approval_response(approved=True)])
+            asyncio.run(agent.run([answer], session=conversation))
+        assert self.sent(model) == [False]
+        assert why in caplog.text
+        eventually(lambda: session.read().open_calls == ())
 
     def test_always_stands_for_one_server(self, client: govnode.Client) -> None:
         session = shell_asks(client)

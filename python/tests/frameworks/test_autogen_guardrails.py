@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import eventually
-from laws import SCRIPT, Driver, Laws, Script, Seen, Tool
+from laws import RULES, SCRIPT, Driver, Laws, Script, Seen, Tool
 
 import govnode
 from govnode.adapters import Killed, PolicyViolationError
@@ -120,6 +120,16 @@ class TestGuardrails(Laws):
             agent = AssistantAgent("worker", scripted(ONE), tools=[as_tool(tool.function)])
             asyncio.run(guard_agent(agent, [GovnodeGuardrail(session), behind]).run(task="go"))
         assert tool.executed == []
+        eventually(lambda: session.read().open_calls == ())
+
+    def test_a_host_that_sees_no_outputs(self, client: govnode.Client) -> None:
+        """Where rules look at what a tool returns it does not run: such a host tells nobody of that."""
+        client.put_policy(RULES)
+        session = client.session(agent="tester", policy="reviewed")
+        asked = GovnodeGuardrail(session).evaluate(tool_name="shell", args={"command": "ls"}, call_id="c")
+        result = asyncio.run(asked)
+        assert result.decision is Decision.DENY
+        assert "rules look at what it returns" in str(result.reason)
         eventually(lambda: session.read().open_calls == ())
 
     def test_cancelled_behind_govnode_gives_the_slot_back(self, session: govnode.Session) -> None:

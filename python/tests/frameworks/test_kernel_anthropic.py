@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from conftest import eventually
 from kernel_laws import BOTH, LS, KernelDriver, KernelLaws
-from laws import Script, Seen
+from laws import RULES, Script, Seen
 
 import govnode
-from govnode.integration import PolicyViolationError
+from govnode.integration import PolicyViolationError, ToolCallRequest, ToolCallResult
 
 pytest.importorskip("anthropic", reason="the Anthropic SDK is not installed")
 
@@ -112,6 +113,35 @@ class TestAnthropicKernel(KernelLaws):
         kernel = DRIVER.make(client)
         with pytest.raises(govnode.errors.PolicyViolationError, match="rm -rf"):
             create(kernel, BOTH[1:], mode)
+
+    @every_way
+    def test_11_2_arguments_that_are_changed_are_those_of_the_answer(self, client: govnode.Client, mode: str) -> None:
+        """A stream has been handed on by then: the call is denied."""
+
+        class Longer:
+            def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+                return ToolCallResult(True, modified_arguments={"command": "ls -l"})
+
+        kernel = DRIVER.make(client, interceptors=[Longer()])
+        if mode in ("sync", "async"):
+            assert create(kernel, LS, mode)[0].content[0].input == {"command": "ls -l"}
+        else:
+            with pytest.raises(PolicyViolationError, match="shell: a guardrail has changed the arguments"):
+                create(kernel, LS, mode)
+            assert [v.category for v in kernel.get_violations()] == ["not_governed"]
+        info = client.get_session(kernel.contexts["tester"].session_id)
+        assert info.calls_by_tool == {"shell": 1}
+        eventually(lambda: client.get_session(info.session_id).open_calls == ())
+
+    @every_way
+    def test_11_2_a_tool_at_whose_output_rules_look_raises(self, client: govnode.Client, mode: str) -> None:
+        """What the tool returns comes back as a text of the next request."""
+        client.put_policy(RULES)
+        kernel = AnthropicKernel("reviewed", client=client)
+        with pytest.raises(PolicyViolationError, match=r"shell: rules look at what it returns.*govern_tools"):
+            create(kernel, LS, mode)
+        session_id = kernel.contexts["tester"].session_id
+        eventually(lambda: client.get_session(session_id).open_calls == ())
 
     @every_way
     def test_11_2_what_goes_to_the_model_is_looked_at(self, client: govnode.Client, mode: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from kernel_laws import LS, KernelDriver, KernelLaws
 from laws import Script, Seen, Tool
 
 import govnode
-from govnode.integration import PolicyViolationError
+from govnode.integration import PolicyViolationError, ToolCallRequest, ToolCallResult
 
 pytest.importorskip("langchain.agents", reason="LangChain is not installed")
 
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import Tool as LangChainTool
 from test_langchain import INPUT, LangChain, ScriptedModel, as_tool
 
 from govnode.integrations import LangChainKernel
@@ -105,6 +107,26 @@ class TestLangChainKernel(KernelLaws):
         with pytest.warns(DeprecationWarning, match="as_middleware"):
             kernel.wrap(agent).invoke(INPUT)
         assert "_run" not in vars(agent.nodes["tools"].bound.tools_by_name["shell"])
+
+    def test_7_3_a_tool_of_one_text_gets_what_an_interceptor_left(self, client: govnode.Client) -> None:
+        """LangChain hands that on by its place: what was taken out is not there any more."""
+
+        class Empty:
+            def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+                return ToolCallResult(True, modified_arguments={})
+
+        ran: list[str] = []
+
+        def search(query: str = "nothing") -> str:
+            ran.append(query)
+            return query
+
+        tool = LangChainTool(name="search", description="Searches.", func=search)
+        kernel = DRIVER.make(client, interceptors=[Empty()])
+        with pytest.warns(DeprecationWarning, match="as_middleware"):
+            kernel.wrap(SimpleNamespace(tools=[tool]))
+        assert tool.run("secret") == "nothing"
+        assert ran == ["nothing"]
 
     def test_7_3_memory_is_looked_at(self, client: govnode.Client) -> None:
         saved: list[Any] = []

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from conftest import eventually
 from kernel_laws import LS, KernelDriver, KernelLaws
 from laws import Script, Seen, Tool, causes
 
 import govnode
-from govnode.integration import GovernancePolicy, PolicyViolationError
+from govnode.integration import GovernancePolicy, PolicyViolationError, ToolCallRequest, ToolCallResult
 
 pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed")
 
@@ -137,6 +138,37 @@ class TestOpenAIAgentsKernel(KernelLaws):
         assert "rm -rf" in seen.model_saw[1]
         said = guarded("rm -rf")
         assert "rm -rf" in (said if mode == "sync" else asyncio.run(said))
+
+    @pytest.mark.parametrize("mode", ["sync", "async"])
+    def test_14_3_a_tool_guard_runs_what_a_guardrail_left(self, client: govnode.Client, mode: str) -> None:
+        """An argument that was taken out is not there, and one that the function does not take denies the call."""
+        ran: list[tuple[str, bool]] = []
+
+        def remove(path: str, force: bool = False) -> str:
+            ran.append((path, force))
+            return "removed"
+
+        async def aremove(path: str, force: bool = False) -> str:
+            return remove(path, force)
+
+        class Gentler:
+            def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+                left = {"path": request.arguments["path"]}
+                return ToolCallResult(True, modified_arguments={**left, "dry": True} if left["path"] == "/" else left)
+
+        kernel: Any = DRIVER.make(client, interceptors=[Gentler()])
+        guarded = kernel.create_tool_guard(remove if mode == "sync" else aremove, tool_name="remove")
+
+        def call(path: str) -> str:
+            said = guarded(path, force=True)
+            return str(said if mode == "sync" else asyncio.run(said))
+
+        assert call("notes") == "removed"
+        assert ran == [("notes", False)]
+        assert "does not take: dry" in call("/")
+        assert len(ran) == 1
+        session_id = kernel.contexts["remove"].session_id
+        eventually(lambda: client.get_session(session_id).open_calls == ())
 
     def test_14_4_a_guardrail_trips(self, client: govnode.Client) -> None:
         kernel: Any = DRIVER.make(client)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import eventually
 from kernel_laws import BOTH, LS, KernelDriver, KernelLaws
-from laws import Script, Seen, Tool, causes
+from laws import RULES, Script, Seen, Tool, causes
 
 import govnode
-from govnode.integration import GovernancePolicy, PolicyConfig, PolicyViolationError
+from govnode.integration import (
+    GovernancePolicy,
+    PolicyConfig,
+    PolicyViolationError,
+    ToolCallRequest,
+    ToolCallResult,
+)
 
 pytest.importorskip("smolagents", reason="smolagents is not installed")
 
@@ -80,6 +87,28 @@ class Both(KernelLaws):
             agent.run("go")
         assert any(isinstance(c, govnode.errors.PolicyViolationError) for c in causes(raised.value))
         assert tool.executed == ["rm -rf /"]
+
+    def test_16_2_what_would_have_been_another_call_ends_the_run(self, client: govnode.Client) -> None:
+        """It has run by then with other arguments than are allowed, or rules did not see what it gave."""
+
+        class Longer:
+            def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+                return ToolCallResult(True, modified_arguments={"command": "ls -l"})
+
+        if self.driver.code:
+            pytest.skip("what tools the code of a step has called is not known")
+        client.put_policy(RULES)
+        kernel: Any
+        for kernel, why in (
+            (self.driver.make(client, interceptors=[Longer()]), "shell: a guardrail has changed the arguments"),
+            (SmolagentsKernel("reviewed", client=client), "shell: rules look at what it returns"),
+        ):
+            callback = kernel.as_step_callback("tester")
+            with pytest.raises(Exception) as raised:  # noqa: PT011
+                self.driver.agent(LS, Tool().function, step_callbacks=[callback]).run("go")
+            assert any(why in str(c) for c in causes(raised.value))
+            session_id = kernel.contexts["tester"].session_id
+            eventually(lambda id=session_id: client.get_session(id).open_calls == ())  # type: ignore[misc]
 
     def test_16_4_unwrap_restores_the_tools(self, client: govnode.Client) -> None:
         kernel = self.driver.make(client)

@@ -119,6 +119,26 @@ class Passage:
         given = json.loads(self._given) if isinstance(self._given, str) else self._given
         return dict(given or {})
 
+    def refuse_unfit(self, *, changes: bool = False, shows: bool = False) -> str:
+        """Deny a call of a caller who cannot do what it wants, give it back, and return why; empty if it may be made.
+
+        ``changes`` is whether changed arguments can be handed to what runs, ``shows`` whether what that returns can be
+        shown to rules, and what they leave of it in its place.
+        """
+        why = ""
+        if self.changed and not changes:
+            why = "a guardrail has changed the arguments, which cannot be changed here"
+        elif self.reviews and not shows:
+            why = "rules look at what it returns, which cannot be shown to them here"
+        if why:
+            self.refuse(why)
+        return why
+
+    def refuse(self, why: str) -> None:
+        """Deny a call that was admitted and is not made, and give it back."""
+        self.end_behind("cancelled")
+        self.denied = Denied("ADAPTER_ERROR", why)
+
     def run(
         self,
         work: Callable[[], T],

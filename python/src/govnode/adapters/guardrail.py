@@ -9,6 +9,7 @@ same (``judge``). In other hosts a call ends with the task that asked for it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,9 @@ from ..guardrail import Decision, GuardrailProvider, GuardrailResult, evaluate_c
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, text_of
 
 log = logging.getLogger("govnode")
+
+# Whether the host of the chain shows what tools return to rules, as the wrappers of govnode do.
+_shows: contextvars.ContextVar[bool] = contextvars.ContextVar("govnode_shows", default=False)
 
 #: Is told of each call (its tool, its id, what the chain came to). Where it raises, the call is denied.
 OnResult = Callable[[str, "str | None", GuardrailResult], None]
@@ -32,7 +36,7 @@ class GovnodeGuardrail:
     not tell it). The arguments of ``Gate`` may follow; ``on_denied="raise"`` ends the run where a host can do that.
 
     In a host that does not say when a tool has ended, the call ends with the task that asked, but after ``hold``
-    seconds at the latest.
+    seconds at the latest. What the tool returns is seen in no such host: a call at whose output rules look is denied.
     """
 
     def __init__(self, session: Sessions, *, hold: float = 300.0, **options: Any) -> None:
@@ -66,6 +70,7 @@ class GovnodeGuardrail:
             if cancellation_token is not None and cancellation_token.is_cancelled() and not _cancelling():
                 return GuardrailResult(Decision.DENY, "cancelled")
             raise
+        passage.refuse_unfit(changes=True, shows=_shows.get())
         if passage.denied is not None:
             error = Killed(passage.denied) if passage.killed else None
             return Admission(Decision.DENY, passage.text, metadata=_trail(passage.denied.outcome), error=error)
@@ -180,6 +185,7 @@ async def judge(
     """Ask a chain. Unless it denies, ``arun`` must follow at once. What it denies holds nothing any more."""
     results: list[GuardrailResult] = []
     denied = True
+    token = _shows.set(True)
     try:
         result = await evaluate_chain(
             providers, tool_name=tool_name, args=args, call_id=call_id, results=results, **call
@@ -192,6 +198,7 @@ async def judge(
                 result = GuardrailResult(Decision.DENY, f"on_result failed (fail-closed): {e}")
         denied = result.decision is Decision.DENY
     finally:
+        _shows.reset(token)
         admissions = [r for r in results if isinstance(r, Admission)]
         if denied:
             for admission in admissions:

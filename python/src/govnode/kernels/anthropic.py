@@ -98,7 +98,8 @@ class GovernanceMessageHook(GovnodeMiddleware):
     """Begins a call of each request to the model, has looked at what goes there and comes back, and counts its tools.
 
     The tools that a model asks for are calls, which are denied with PolicyViolationError, unless ``govern_tools``
-    governs them where they run.
+    governs them where they run. Without that, and beside what the policy denies, it denies those at whose outputs rules
+    look, since it sees none, and in a stream those whose arguments a guardrail changes.
     """
 
     def __init__(self, kernel: AnthropicKernel, ctx: ExecutionContext, **options: Any) -> None:
@@ -168,7 +169,7 @@ class GovernanceMessageHook(GovnodeMiddleware):
             if block.type == "text":
                 block.text = self._texts.made(block.text)
             elif block.type == "tool_use":
-                self._tool(block.id, block.name, block.input)
+                block.input = self._tool(block.id, block.name, block.input, changes=True)
 
     def _noted(self, message: Any) -> None:
         ctx, usage = self._ctx, message.usage
@@ -178,14 +179,21 @@ class GovernanceMessageHook(GovnodeMiddleware):
             ctx.prompt_tokens += usage.input_tokens or 0
             ctx.completion_tokens += usage.output_tokens or 0
 
-    def _tool(self, id: str, name: str, arguments: Any) -> None:
+    def _tool(self, id: str, name: str, arguments: Any, *, changes: bool) -> Any:
+        """Judge a call, and return the arguments to use. ``changes`` is whether they may be others than were given."""
         ctx = self._ctx
         with ctx._lock:
             ctx.tool_use_calls.append({"id": id, "name": name})
             del ctx.tool_use_calls[:-MOST]
-        if not self._elsewhere:
-            passage = self.gate.enter(name, arguments if isinstance(arguments, dict) else {}, call_id=id)
-            passage.end("succeeded")
+        if self._elsewhere:
+            return arguments
+        passage = self.gate.enter(name, arguments if isinstance(arguments, dict) else {}, call_id=id)
+        if why := passage.refuse_unfit(changes=changes):
+            self._kernel._violated(why, "not_governed", name)
+            raise PolicyViolationError(f"{name}: {why}: use govern_tools", category="not_governed", tool_name=name)
+        used = passage.arguments if passage.changed else arguments
+        passage.end("succeeded")
+        return used
 
     # A stream has been handed on by the time that its end is known: that is where it is judged.
 
@@ -218,7 +226,7 @@ class GovernanceMessageHook(GovnodeMiddleware):
                 self._kernel._violated(reason, "scan", "")
                 raise PolicyViolationError(reason, category="scan")
             if block.type == "tool_use":
-                self._tool(block.id, block.name, json.loads(said or "{}"))
+                self._tool(block.id, block.name, json.loads(said or "{}"), changes=False)
 
 
 class _Tools(_Governor):

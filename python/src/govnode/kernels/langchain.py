@@ -323,7 +323,8 @@ def _tools_of(agent: Any) -> list[Any]:
 
 def _changed(arguments: dict[str, Any], args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the arguments of a tool with what was changed in them."""
-    args = tuple(arguments.pop("args", args))
+    if args:
+        args = tuple(arguments.pop("args", ()))
     kept = {k: v for k, v in named.items() if k in ("run_manager", "config")}
     return args, {**arguments, **kept}
 

@@ -121,11 +121,11 @@ class OpenAIAgentsKernel(FrameworkKernel):
             @functools.wraps(inner)
             async def aguarded(*args: Any, **named: Any) -> Any:
                 call = bound(args, named)
-                passage = await gate.aenter(name, asked(call))
+                given = asked(call)
+                passage = await gate.aenter(name, given)
+                _change(call, given, passage)
                 if passage.denied is not None:
                     return _refused(passage)
-                if passage.changed:
-                    call.arguments.update(passage.arguments)
                 return await passage.arun(lambda: inner(*call.args, **call.kwargs))
 
             return aguarded
@@ -133,11 +133,11 @@ class OpenAIAgentsKernel(FrameworkKernel):
         @functools.wraps(inner)
         def guarded(*args: Any, **named: Any) -> Any:
             call = bound(args, named)
-            passage = gate.enter(name, asked(call))
+            given = asked(call)
+            passage = gate.enter(name, given)
+            _change(call, given, passage)
             if passage.denied is not None:
                 return _refused(passage)
-            if passage.changed:
-                call.arguments.update(passage.arguments)
             return passage.run(lambda: inner(*call.args, **call.kwargs))
 
         return guarded
@@ -250,6 +250,21 @@ class GovernanceRunHooks(RunHooks):
 def id_of(context: Any) -> int:
     """Tell one run from another that goes on at the same time: all contexts of a run have the same usage."""
     return id(getattr(context, "usage", None))
+
+
+def _change(call: inspect.BoundArguments, given: dict[str, Any], passage: Passage) -> None:
+    """Put the arguments that are allowed in the place of those given. Others than the function takes deny the call."""
+    if passage.denied is not None or not passage.changed:
+        return
+    changed = passage.arguments
+    if unknown := changed.keys() - call.signature.parameters.keys():
+        passage.refuse(
+            f"a guardrail has put in arguments that the function does not take: {', '.join(sorted(unknown))}"
+        )
+        return
+    for name in given:
+        del call.arguments[name]
+    call.arguments.update(changed)
 
 
 def _refused(passage: Passage) -> str:

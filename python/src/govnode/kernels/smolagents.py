@@ -196,7 +196,7 @@ class GovernanceStepCallback:
             step.action_output = self._looked(step.action_output)
 
     def _afterwards(self, step: Any) -> None:
-        """Count the calls of a step. One that would have been denied ends the run."""
+        """Count the calls of a step. One that would have been denied, or would have been another, ends the run."""
         for call in getattr(step, "tool_calls", None) or ():
             if call.name == "final_answer":
                 continue
@@ -204,7 +204,13 @@ class GovernanceStepCallback:
                 self._kernel.look(self._ctx, str(call.arguments), "message", call.name)
                 continue
             arguments = call.arguments if isinstance(call.arguments, dict) else {"input": str(call.arguments)}
-            self._gate.enter(call.name, arguments, call_id=str(call.id)).end("succeeded")
+            passage = self._gate.enter(call.name, arguments, call_id=str(call.id))
+            if why := passage.refuse_unfit():
+                self._kernel._violated(why, "not_governed", call.name)
+                raise PolicyViolationError(
+                    f"{call.name}: {why}: use govern", category="not_governed", tool_name=call.name
+                )
+            passage.end("succeeded")
 
     def _looked(self, text: str) -> str:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -12,6 +13,8 @@ from agent_framework import ChatMiddleware, ChatResponse, ChatResponseUpdate, Co
 from .._gate import Gate, Passage, Sessions
 from ._approvals import GovnodeApprovals, asked
 from ._ends import ending, failure, tokens_of, told, was_told
+
+log = logging.getLogger("govnode")
 
 _MOST_SEEN = 10_000
 
@@ -24,7 +27,8 @@ class GovnodeChatMiddleware(ChatMiddleware):
     policy looks at each text that goes to the model and at what it says: what is blocked goes no further, personal data
     is redacted. A stream then comes as one piece, after it was looked at. A tool that the provider of the model runs
     (a hosted one) is judged where its approval goes out to it, with ``server_label``; with ``approvals`` the answer at
-    the prompt is a vote. ``session`` and ``options`` are those of ``GovnodeMiddleware``.
+    the prompt is a vote. One whose arguments a guardrail changes, or whose output rules look at, is not approved: it
+    runs there as the model called it. ``session`` and ``options`` are those of ``GovnodeMiddleware``.
     """
 
     def __init__(
@@ -167,6 +171,7 @@ class GovnodeChatMiddleware(ChatMiddleware):
             if call is not None and call.hosted and content.approved is True:
                 passage = await self._judge(content, session)
                 if passage.denied is not None:
+                    log.warning("govnode: %s is not approved: %s", call.name, passage.text)
                     content = copy.copy(content)
                     content.approved = False
                 else:
@@ -192,6 +197,7 @@ class GovnodeChatMiddleware(ChatMiddleware):
         if self._approvals is not None and asked(passage):
             await self._approvals.voted(session, response, passage.denied.approval)
             passage = await ask()
+        passage.refuse_unfit()
         return passage
 
 
