@@ -7,7 +7,6 @@ import contextlib
 import socket
 import subprocess
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,12 +147,13 @@ def test_renewals_and_goodbyes_bring_it_too(address: testing.Address) -> None:
     client = govnode.Client(address)
     allow(client)
     session = client.session(agent="bot", policy="plain", secret=True)
-    held = session.begin("search", {}, ttl=1.0)
-    assert held.admitted
-    import time
-
-    time.sleep(1.8)  # it is renewed meanwhile
-    held.check()
+    held = session.begin("search", {}, ttl=60.0)
+    lease = held._lease
+    assert lease is not None
+    until = lease.deadline
+    renew_now(client, 60.0)
+    eventually(lambda: lease.deadline > until)
+    assert held.state == "held"
     client.close()  # which ends it
     with govnode.Client(address) as other:
         assert other.get_session(session.id).executions == 1
@@ -168,15 +168,19 @@ def test_renewals_draw_a_token_anew(address: testing.Address) -> None:
 
     with govnode.Client(address, token=draw) as client:
         client.put_pool("renewed", 1)
-        slot = client.acquire("renewed", ttl=2.0)
+        slot = client.acquire("renewed", ttl=60.0)  # for a slow machine too
+        lease = slot._lease
+        assert lease is not None
         for given in ([good], []):
             there[:] = given
+            until = lease.deadline
             client._core.live().security.shown._header = b"Bearer " + old.encode()  # it does not hold any more
+            renew_now(client, 60.0)
             if not given:
                 eventually(lambda: slot.state == "at risk")
                 there[:] = [good]
-            time.sleep(2.5)  # longer than the lease
-            slot.check()
+            eventually(lambda until=until: lease.deadline > until)  # type: ignore[misc]
+            assert slot.state == "held"
 
 
 class Hanging:

@@ -45,27 +45,35 @@ def test_keeper_holds_through_a_tool_that_blocks_the_event_loop(client: govnode.
 
 
 def test_thirty_two_threads_hold(client: govnode.Client) -> None:
+    """One thread renews what they all hold."""
     client.put_pool("thirty-two", 32)
-    together = threading.Barrier(33)
-    tokens: queue.Queue[int] = queue.Queue()
+    together = threading.Barrier(33, timeout=60)
+    slots: queue.Queue[govnode.Slot] = queue.Queue()
 
     def hold() -> None:
-        with client.slot("thirty-two", ttl=1) as slot:
+        with client.slot("thirty-two", ttl=60.0) as slot:  # for a slow machine too
+            slots.put(slot)
             together.wait()
             together.wait()
-            tokens.put(slot.token)
+
+    def deadlines() -> list[float]:
+        return [slot._lease.deadline for slot in held if slot._lease is not None]
 
     threads = [threading.Thread(target=hold) for _ in range(32)]
     for thread in threads:
         thread.start()
     together.wait()
-    time.sleep(2.5)  # more than two leases
+    held = [slots.get() for _ in threads]
+    for _ in range(2):
+        before = deadlines()
+        renew_now(client, 60.0)
+        eventually(lambda before=before: all(a > b for a, b in zip(deadlines(), before, strict=True)))  # type: ignore[misc]
     assert len(client.list_slots("thirty-two").slots) == 32
     assert sum(t.name == "govnode-keeper" for t in threading.enumerate()) <= 2  # and that of the test's own client
     together.wait()
     for thread in threads:
         thread.join()
-    assert len({tokens.get() for _ in threads}) == 32
+    assert len({slot.token for slot in held}) == 32
     assert client.list_slots("thirty-two").slots == ()
 
 
