@@ -10,7 +10,7 @@ import copy
 import json
 import time
 from collections.abc import AsyncIterator, Coroutine
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -140,7 +140,27 @@ def _failure(e: Exception) -> Exception:
     return Late(text) if isinstance(e, httpx2.TimeoutException) else Lost(text)
 
 
-class ThreadTransport:
+class _Tokens:
+    """Waits for the tokens that are drawn, for as long as there is time."""
+
+    _security: Security
+
+    async def token(self, timeout: float) -> None:
+        """Wait for the first token, where tokens are drawn."""
+        if not self._security.shown.known():
+            await self.drawn(None, timeout)
+
+    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
+        """Wait for a token in place of one that was refused, and report whether it is another one."""
+        there = self._security.shown.other(refused)
+        return there if isinstance(there, bool) else await self._told(there, timeout)
+
+    async def _told(self, there: Future[bool], timeout: float) -> bool:
+        """Wait for what tells whether there is another one. Raises NoToken where that takes too long."""
+        raise NotImplementedError
+
+
+class ThreadTransport(_Tokens):
     """Sends from whichever thread asks."""
 
     def __init__(self, security: Security) -> None:
@@ -182,16 +202,7 @@ class ThreadTransport:
         """Do nothing for a while."""
         time.sleep(seconds)  # noqa: ASYNC251
 
-    async def token(self, timeout: float) -> None:
-        """Wait for the first token, where tokens are drawn."""
-        if not self._security.shown.known():
-            await self.drawn(None, timeout)
-
-    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
-        """Wait for a token in place of one that was refused, and report whether it is another one."""
-        there = self._security.shown.other(refused)
-        if isinstance(there, bool):
-            return there
+    async def _told(self, there: Future[bool], timeout: float) -> bool:
         wait((there,), max(timeout, 0))
         if not there.done():
             raise NoToken
@@ -202,7 +213,7 @@ class ThreadTransport:
         self._http.close()
 
 
-class LoopTransport:
+class LoopTransport(_Tokens):
     """Sends on the event loop that it was made in."""
 
     def __init__(self, security: Security) -> None:
@@ -251,18 +262,9 @@ class LoopTransport:
 
         await asyncio.sleep(seconds)
 
-    async def token(self, timeout: float) -> None:
-        """Wait for the first token, where tokens are drawn."""
-        if not self._security.shown.known():
-            await self.drawn(None, timeout)
-
-    async def drawn(self, refused: bytes | None, timeout: float) -> bool:
-        """Wait for a token in place of one that was refused, and report whether it is another one."""
+    async def _told(self, there: Future[bool], timeout: float) -> bool:
         import asyncio
 
-        there = self._security.shown.other(refused)
-        if isinstance(there, bool):
-            return there
         here = asyncio.wrap_future(there)
         try:
             await asyncio.wait((here,), timeout=max(timeout, 0))
