@@ -152,6 +152,10 @@ class TestAnthropicKernel(KernelLaws):
         assert "jane@example.org" not in str(provider.requests)
         assert "write to" in str(provider.requests)
 
+    def test_11_2_arguments_that_are_no_object_raise(self, client: govnode.Client) -> None:
+        with pytest.raises(PolicyViolationError, match="the arguments of shell are no JSON object"):
+            create(DRIVER.make(client), [[("shell", ["ls"])]], "sync")
+
     @every_way
     def test_11_2_what_the_model_says_is_looked_at(self, client: govnode.Client, mode: str) -> None:
         kernel = DRIVER.make(client)

@@ -15,7 +15,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing
+from ..errors import Denied
+from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing, text_of
 
 try:
     from agents import Agent, FunctionTool, Handoff, handoff
@@ -74,9 +75,12 @@ class _Governor:
         inner = to.on_invoke_handoff
 
         async def invoke(ctx: Any, arguments: str) -> Any:
+            asked = _read(arguments)
+            if asked is None:
+                raise PolicyViolationError(_malformed(to.tool_name))
             passage = await self._gate.aenter(
                 to.tool_name,
-                _read(arguments) or {},
+                asked,
                 call_id=getattr(ctx, "tool_call_id", "") or "",
                 conversation=_group(ctx),
                 options={"kind": "handoff"},
@@ -98,8 +102,10 @@ def _tool(gate: Gate, tool: Any) -> Any:
 
     async def invoke(ctx: Any, arguments: str) -> Any:
         asked = _read(arguments)
-        if asked is None:
-            return await inner(ctx, arguments)  # the tool refuses these itself, with a text for the model
+        if asked is None:  # a tool of one's own might take them all the same, and nobody could judge them
+            if gate.on_denied == "raise":
+                raise PolicyViolationError(_malformed(tool.name))
+            return text_of(_malformed(tool.name))
         passage = await gate.aenter(ctx.tool_name, asked, call_id=ctx.tool_call_id or "", conversation=_group(ctx))
         if passage.denied is not None:
             if passage.killed:
@@ -115,6 +121,10 @@ def _tool(gate: Gate, tool: Any) -> Any:
     if threaded:
         invoke.__agents_sync_function_tool__ = True  # type: ignore[attr-defined]
     return dataclasses.replace(tool, on_invoke_tool=invoke)
+
+
+def _malformed(tool: str) -> Denied:
+    return Denied("REJECTED", f"the arguments of {tool} are no JSON object: call it again with one")
 
 
 def _read(arguments: str) -> dict[str, Any] | None:

@@ -187,7 +187,9 @@ class GovernanceMessageHook(GovnodeMiddleware):
             del ctx.tool_use_calls[:-MOST]
         if self._elsewhere:
             return arguments
-        passage = self.gate.enter(name, arguments if isinstance(arguments, dict) else {}, call_id=id)
+        if not isinstance(arguments, dict):
+            raise PolicyViolationError(f"the arguments of {name} are no JSON object", tool_name=name)
+        passage = self.gate.enter(name, arguments, call_id=id)
         if why := passage.refuse_unfit(changes=changes):
             self._kernel._violated(why, "not_governed", name)
             raise PolicyViolationError(f"{name}: {why}: use govern_tools", category="not_governed", tool_name=name)

@@ -16,7 +16,7 @@ from ..integration.hooks import KernelSession
 try:
     from agents import Agent, GuardrailFunctionOutput, RunHooks
 
-    from ..adapters.openai_agents import _read, govern_agent
+    from ..adapters.openai_agents import _malformed, _read, govern_agent
 
     _HOOKS_AVAILABLE = True
 except ImportError:
@@ -216,7 +216,9 @@ class GovernanceRunHooks(RunHooks):
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         """Begin the call. What is denied ends the run."""
-        arguments = _read(getattr(context, "tool_arguments", "") or "") or {}
+        arguments = _read(getattr(context, "tool_arguments", "") or "")
+        if arguments is None:
+            raise PolicyViolationError(_malformed(tool.name).reason, tool_name=tool.name)
         id = getattr(context, "tool_call_id", "") or ""
         passage = await self._gate.aenter(tool.name, arguments, call_id=id, run_id=self._run_of(context))
         if passage.changed:
