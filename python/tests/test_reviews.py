@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -68,6 +69,29 @@ def test_the_call_is_looked_at_too(looking: govnode.Session) -> None:
     with looking.call("look", {"who": "ann"}, metadata={"cents": 9}) as call:
         call.output = {"pay": 5}
     assert call.shown == {"pay": 5}
+
+
+@pytest.mark.parametrize("of", ["alone", "in a list"])
+def test_of_an_object_all_that_its_text_shows_is_judged(looking: govnode.Session, of: str) -> None:
+    @dataclasses.dataclass
+    class Page:
+        content: str
+        key: str
+
+    page = Page("fine", "sk-abc")
+    passage = Gate(looking).enter("look", {})
+    shown: Any = passage.run(lambda: page if of == "alone" else [page])
+    assert "Page(content='fine', key='[REDACTED]')" in shown
+
+
+def test_what_a_model_would_see_that_cannot_be_told_is_not_shown(looking: govnode.Session) -> None:
+    def seen(result: str) -> str:
+        raise TypeError("what is this?")
+
+    with pytest.raises(TypeError, match="what is this"):
+        Gate(looking).enter("look", {}).run(lambda: "sk-abc", seen=seen)
+    assert Gate(looking).enter("other", {}).run(lambda: "sk-abc", seen=seen) == "sk-abc"  # no rule looks at it
+    assert (looking.read().failures, looking.read().open_calls) == (1, ())
 
 
 def test_what_cannot_be_judged_is_not_shown(looking: govnode.Session) -> None:

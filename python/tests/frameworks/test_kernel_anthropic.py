@@ -152,6 +152,18 @@ class TestAnthropicKernel(KernelLaws):
         assert "jane@example.org" not in str(provider.requests)
         assert "write to" in str(provider.requests)
 
+    @pytest.mark.parametrize("where", ["title", "context", "source"])
+    def test_11_2_documents_are_looked_at_whole(self, client: govnode.Client, where: str) -> None:
+        private = "write to jane@example.org"
+        source = {"type": "text", "media_type": "text/plain", "data": private if where == "source" else "fine"}
+        document: Any = {"type": "document", "source": source}
+        if where != "source":
+            document[where] = private
+        messages = [{"role": "user", "content": [document]}]
+        _, provider = create(DRIVER.make(client), ["done"], "sync", messages=messages)
+        assert "jane@example.org" not in str(provider.requests)
+        assert "write to" in str(provider.requests)
+
     def test_11_2_arguments_that_are_no_object_raise(self, client: govnode.Client) -> None:
         with pytest.raises(PolicyViolationError, match="the arguments of shell are no JSON object"):
             create(DRIVER.make(client), [[("shell", ["ls"])]], "sync")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kernel_laws import LS, KernelDriver, KernelLaws
-from laws import Script, Seen, Tool
+from laws import RULES, Script, Seen, Tool
 
 import govnode
 from govnode.integration import PolicyViolationError, ToolCallRequest, ToolCallResult
@@ -18,6 +18,7 @@ pytest.importorskip("langchain.agents", reason="LangChain is not installed")
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import StructuredTool
 from langchain_core.tools import Tool as LangChainTool
 from test_langchain import INPUT, LangChain, ScriptedModel, as_tool
 
@@ -99,6 +100,22 @@ class TestLangChainKernel(KernelLaws):
         assert kernel.unwrap(governed) is agent  # and its tools are as they were
         agent.nodes["agent" if "agent" in agent.nodes else "model"].bound  # noqa: B018
         assert "_run" not in vars(agent.nodes["tools"].bound.tools_by_name["shell"])
+
+    def test_7_3_rules_look_at_the_content_of_a_tool_and_leave_no_artifact(self, client: govnode.Client) -> None:
+        client.put_policy(RULES)
+
+        def shell(command: str) -> Any:
+            return "the sk-abc", {"key": "sk-abc"}
+
+        tool = StructuredTool.from_function(
+            shell, name="shell", description="a shell", response_format="content_and_artifact"
+        )
+        agent: Any = create_agent(ScriptedModel(script=LS), [tool])
+        with pytest.warns(DeprecationWarning, match="as_middleware"):
+            seen = LangChainKernel("reviewed", client=client).wrap(agent).invoke(INPUT)
+        (told,) = [m for m in seen["messages"] if m.type == "tool"]
+        assert told.content.startswith("the [REDACTED]")
+        assert told.artifact is None
 
     def test_7_3_without_deep_hooks_tools_are_left_alone(self, client: govnode.Client) -> None:
         kernel = DRIVER.make(client, deep_hooks_enabled=False)

@@ -58,6 +58,40 @@ class OpenAIAgents(Driver):
 DRIVER = OpenAIAgents()
 
 
+def server_of(result: Any, executed: list[Any] | None = None, **options: Any) -> Any:
+    """Return an MCP server with a tool, shell(command), that always gives the same."""
+    from agents.mcp import MCPServer
+    from mcp.types import Tool
+
+    class Server(MCPServer):
+        @property
+        def name(self) -> str:
+            return "files"
+
+        async def connect(self) -> None:
+            pass
+
+        async def cleanup(self) -> None:
+            pass
+
+        async def list_tools(self, run_context: Any = None, agent: Any = None) -> Any:
+            schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+            return [Tool(name="shell", inputSchema=schema)]
+
+        async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+            if executed is not None:
+                executed.append(arguments)
+            return result
+
+        async def list_prompts(self) -> Any:
+            return None
+
+        async def get_prompt(self, name: str, arguments: Any = None) -> Any:
+            return None
+
+    return Server(**options)
+
+
 class TestOpenAIAgents(Laws):
     driver = DRIVER
 
@@ -146,37 +180,10 @@ class TestOpenAIAgents(Laws):
 
     def test_mcp_server(self, session: govnode.Session) -> None:
         mcp = pytest.importorskip("mcp.types")
-        from agents.mcp import MCPServer
-
         executed: list[Any] = []
-
-        class Server(MCPServer):
-            @property
-            def name(self) -> str:
-                return "files"
-
-            async def connect(self) -> None:
-                pass
-
-            async def cleanup(self) -> None:
-                pass
-
-            async def list_tools(self, run_context: Any = None, agent: Any = None) -> Any:
-                schema = {"type": "object", "properties": {"command": {"type": "string"}}}
-                return [mcp.Tool(name="shell", inputSchema=schema)]
-
-            async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
-                executed.append(arguments)
-                return mcp.CallToolResult(content=[mcp.TextContent(type="text", text="ran")])
-
-            async def list_prompts(self) -> Any:
-                return None
-
-            async def get_prompt(self, name: str, arguments: Any = None) -> Any:
-                return None
-
+        server = server_of(mcp.CallToolResult(content=[mcp.TextContent(type="text", text="ran")]), executed)
         script: Script = [[("shell", {"command": "ls"})], [("shell", {"command": "rm -rf /"})], "done"]
-        agent = Agent(name="offline", model=scripted(script), mcp_servers=[Server()])
+        agent = Agent(name="offline", model=scripted(script), mcp_servers=[server])
         seen = DRIVER.seen(asyncio.run(Runner.run(govern_agent(agent, session), "go")))
         assert executed == [{"command": "ls"}]
         assert "Denied" in seen.model_saw[1]

@@ -78,7 +78,7 @@ class Functions:
         if not passage.admitted:
             return _told(passage)
         try:
-            return passage.run(lambda: _called(function, passage.arguments))
+            return passage.run(lambda: _called(function, passage.arguments), seen=_seen)
         except Exception as e:
             return self._failed(e)
 
@@ -122,7 +122,7 @@ class Functions:
             return await result if inspect.isawaitable(result) else result
 
         try:
-            return await passage.arun(work, threaded=threaded)
+            return await passage.arun(work, threaded=threaded, seen=_seen)
         except Exception as e:
             return self._failed(e)
 
@@ -179,6 +179,15 @@ def shown(result: Any) -> str:
     if isinstance(result, str):
         return result
     return "" if result is None else json.dumps(result, default=str, ensure_ascii=False)
+
+
+def _seen(result: Any) -> Any:
+    """Return what a model sees of a result: what JSON can hold as it is."""
+    try:
+        json.dumps(result)
+    except TypeError:
+        return shown(result)
+    return result
 
 
 def _told(passage: Passage) -> str:

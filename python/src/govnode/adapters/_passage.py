@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._behind import ending
 from .._calls import Leases
-from .._review import replaced
 from .._review import text_of as _text
 from .._transport import run
 from ..client import AsyncCall, AsyncClient, AsyncSession, Client, Session
@@ -25,6 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("govnode")
 
 T = TypeVar("T")
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _alone(result: Any, shown: Any) -> Any:
+    return shown
+
 
 # What the frameworks know the calls by that are under way here: a hook that one call meets twice lets it through the
 # second time. It is not the id: the model of an agent in an agent may give the same one to a call of its own.
@@ -145,15 +153,18 @@ class Passage:
         *,
         failed: Callable[[T], bool] = lambda _: False,
         interrupts: tuple[type[BaseException], ...] = (),
-        told: Callable[[T, Any], Any] = replaced,
+        seen: Callable[[T], Any] = _as_it_is,
+        told: Callable[[T, Any], Any] = _alone,
     ) -> T:
         """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again.
 
-        ``told`` makes a result of what is to be shown in the place of one.
+        ``seen`` returns what the framework shows a model of a result, all of it and no more: that is what rules judge.
+        ``told`` makes a result of what they leave, of which a model sees nothing else.
         """
         token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = work()
+            output = self._output(seen, result)
         except interrupts:
             self._interrupted()
             raise
@@ -162,7 +173,7 @@ class Passage:
             raise
         finally:
             _under_way.reset(token)
-        self.end("failed" if failed(result) else "succeeded", result)
+        self.end("failed" if failed(result) else "succeeded", output)
         return result if self.shown is None else cast("T", told(result, self.shown))
 
     async def arun(
@@ -172,7 +183,8 @@ class Passage:
         threaded: bool = False,
         failed: Callable[[T], bool] = lambda _: False,
         interrupts: tuple[type[BaseException], ...] = (),
-        told: Callable[[T, Any], Any] = replaced,
+        seen: Callable[[T], Any] = _as_it_is,
+        told: Callable[[T, Any], Any] = _alone,
     ) -> T:
         """Run the tool as ``run`` does.
 
@@ -182,6 +194,7 @@ class Passage:
         token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = await (self._outlasting(work) if threaded else work())
+            output = self._output(seen, result)
         except interrupts:
             self._interrupted()
             raise
@@ -193,7 +206,7 @@ class Passage:
             raise
         finally:
             _under_way.reset(token)
-        await self.aend("failed" if failed(result) else "succeeded", result)
+        await self.aend("failed" if failed(result) else "succeeded", output)
         return result if self.shown is None else cast("T", told(result, self.shown))
 
     def fail(self, error: BaseException) -> None:
@@ -206,9 +219,18 @@ class Passage:
         await self.aend("failed" if isinstance(error, Exception) else "cancelled", self._error_of(error))
         self._raise_shown(error)
 
+    def _output(self, seen: Callable[[T], Any], result: T) -> Any:
+        """Return what a model would see. Where rules look at that and it cannot be told, the call fails."""
+        try:
+            return seen(result)
+        except Exception:
+            if self.reviews:
+                raise
+            return None
+
     def _error_of(self, error: BaseException) -> str | None:
         """Return the text of an error where rules look at it: to them it is what the tool returned."""
-        return _text(str(error)) or None if self.reviews and isinstance(error, Exception) else None
+        return _text(error) or None if self.reviews and isinstance(error, Exception) else None
 
     def _raise_shown(self, error: BaseException) -> None:
         """Raise what may be shown of an error, where that is not the error itself."""

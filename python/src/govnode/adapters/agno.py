@@ -17,12 +17,13 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from typing import Any
 
-from .._review import text_of as text_of_output
 from ._gate import Gate, Passage, PolicyViolationError, Sessions, missing
 
 try:
     from agno.exceptions import StopAgentRun
+    from agno.run.base import BaseRunOutputEvent
     from agno.tools import Function, Toolkit
+    from agno.tools.function import ToolResult
 except ImportError as e:
     raise missing("Agno", "agno") from e
 
@@ -107,7 +108,7 @@ class GovnodeToolHook:
             return _outlived(passage, _whole(passage, result))
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
-        passage.end("succeeded", result)
+        passage.end("succeeded", _seen(result))
         return result if passage.shown is None else passage.shown
 
     async def _on_loop(
@@ -132,7 +133,7 @@ class GovnodeToolHook:
             return _outlived(passage, _whole(passage, result))
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
-        await passage.aend("succeeded", result)
+        await passage.aend("succeeded", _seen(result))
         return result if passage.shown is None else passage.shown
 
 
@@ -186,8 +187,28 @@ async def _awhole(passage: Passage, results: AsyncGenerator[Any, Any]) -> AsyncG
         yield result
 
 
+def _seen(result: Any) -> Any:
+    """Return what a model sees of a result: of one of Agno's own the content and the media, but no metadata."""
+    if not isinstance(result, ToolResult):
+        return result
+    media = [m for kind in (result.images, result.videos, result.audios, result.files) for m in kind or ()]
+    return "\n".join([result.content, *map(str, media)])
+
+
 def _joined(pieces: list[Any]) -> str | None:
-    return "".join(map(text_of_output, pieces)) if pieces else None
+    return "".join(map(_piece, pieces)) if pieces else None
+
+
+def _piece(piece: Any) -> str:
+    """Return what a model sees of one piece of a result: of the events of an agent what that says."""
+    if not isinstance(piece, BaseRunOutputEvent):
+        return str(piece)
+    if type(piece).__name__ == "CustomEvent":
+        return str(piece)
+    content = getattr(piece, "content", None)
+    if content is None or type(piece).__name__ not in ("RunContentEvent", "WorkflowCompletedEvent"):
+        return ""
+    return content.model_dump_json() if hasattr(content, "model_dump_json") else str(content)
 
 
 def _outlived(passage: Passage, results: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx2
 
+from .._review import written
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
 
 try:
@@ -90,7 +91,14 @@ class _Governor:
         except PolicyViolationError as e:
             raise RunDenied(str(e)) from e
         allowed = _allowed(passage, given)
-        return passage.run(lambda: _whole(make(allowed)))
+
+        def work() -> Any:
+            try:
+                return _whole(make(allowed))
+            except Exception as e:
+                return _Failure(e)
+
+        return _given(passage.run(work, failed=_failed, seen=_seen, told=_told))
 
     async def acall(self, name: str, given: Any, make: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do what ``call`` does."""
@@ -101,9 +109,12 @@ class _Governor:
         allowed = _allowed(passage, given)
 
         async def work() -> Any:
-            return _whole(await make(allowed))
+            try:
+                return _whole(await make(allowed))
+            except Exception as e:
+                return _Failure(e)
 
-        return await passage.arun(work)
+        return _given(await passage.arun(work, failed=_failed, seen=_seen, told=_told))
 
 
 def _allowed(passage: Passage, given: Any) -> Any:
@@ -117,6 +128,35 @@ def _allowed(passage: Passage, given: Any) -> Any:
 def _whole(result: Any) -> Any:
     """Return a result that is there. A generator would do its work when the runner reads it, after its call."""
     return list(result) if isinstance(result, Iterator) else result
+
+
+class _Failure:
+    """What a tool raised: the runner shows a model more of it than its text."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _failed(result: Any) -> bool:
+    return isinstance(result, _Failure)
+
+
+def _seen(result: Any) -> Any:
+    """Return what the runner shows of a result, or of an error."""
+    if not isinstance(result, _Failure):
+        return result
+    return result.error.content if isinstance(result.error, ToolError) else repr(result.error)
+
+
+def _told(result: Any, shown: Any) -> Any:
+    return _Failure(ToolError(written(shown))) if isinstance(result, _Failure) else shown
+
+
+def _given(result: Any) -> Any:
+    """Return what a tool gave, or raise what it raised."""
+    if isinstance(result, _Failure):
+        raise result.error
+    return result
 
 
 def _calling(tool: Any, ask: Callable[[str, Any, Callable[[Any], Any]], Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from .._review import written
 from ..errors import Denied
 from ._gate import Gate, Killed, Passage, PolicyViolationError, Sessions, missing
 
@@ -35,8 +36,16 @@ log = logging.getLogger("govnode")
 class Admitted(Protocol):
     """What runs a tool that may run, and ends its call."""
 
-    async def arun(self, work: Callable[[], Awaitable[Any]], *, threaded: bool, failed: Callable[[Any], bool]) -> Any:
-        """Run the tool."""
+    async def arun(
+        self,
+        work: Callable[[], Awaitable[Any]],
+        *,
+        threaded: bool,
+        failed: Callable[[Any], bool],
+        seen: Callable[[Any], Any],
+        told: Callable[[Any, Any], Any],
+    ) -> Any:
+        """Run the tool, as ``Passage.arun`` does."""
 
 
 class WrappedWorkbench(Workbench):
@@ -88,6 +97,8 @@ class WrappedWorkbench(Workbench):
             lambda: self.inner.call_tool(name, arguments, token, call_id),
             threaded=threaded,
             failed=lambda result: bool(result.is_error),
+            seen=lambda result: result.to_text(),
+            told=_of_workbench,
         )
 
     def abandon(self) -> None:
@@ -297,7 +308,13 @@ class GovnodeHandler(DefaultInterventionHandler):
                 except ToolException as e:  # no Exception: it would be taken for a cancellation
                     return e
 
-            result = await passage.arun(work, threaded=threaded, failed=lambda result: not _succeeded(result))
+            result = await passage.arun(
+                work,
+                threaded=threaded,
+                failed=lambda result: not _succeeded(result),
+                seen=lambda result: result.content if isinstance(result, _WITH_CONTENT) else result,
+                told=lambda result, shown: _of_agent(message, result, written(shown)),
+            )
             if isinstance(result, ToolException):
                 raise result
             return result
@@ -342,6 +359,23 @@ class Refusal(FunctionExecutionResult):
 
 def _result(call: Any, text: str) -> Any:
     return Refusal(content=text, call_id=call.id, is_error=True, name=call.name)
+
+
+def _of_workbench(result: Any, shown: Any) -> Any:
+    """Return a result of a workbench with what is to be shown in the place of all its parts."""
+    return result.model_copy(update={"result": [TextResultContent(content=written(shown))]})
+
+
+_WITH_CONTENT = (FunctionExecutionResult, ToolException)
+
+
+def _of_agent(call: Any, result: Any, text: str) -> Any:
+    """Return what an agent answers to a call, with what is to be shown in the place of its content."""
+    if isinstance(result, FunctionExecutionResult):
+        return result.model_copy(update={"content": text})
+    if isinstance(result, ToolException):
+        return dataclasses.replace(result, content=text)
+    return FunctionExecutionResult(content=text, call_id=call.id, is_error=False, name=call.name)
 
 
 def _succeeded(result: Any) -> bool:

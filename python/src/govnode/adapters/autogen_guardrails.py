@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
+from .._review import written
 from ..errors import Denied
 from ..guardrail import GuardrailProvider, denial
 from ._gate import PolicyViolationError, missing
@@ -56,11 +57,16 @@ class GuardedTool(BaseTool):
         """Ask the chain, and run the tool."""
         judgement = await self._judge(args, cancellation_token, call_id)
         if judgement.denied:
-            return _Denial(denial(judgement.result))
+            return _Said(denial(judgement.result))
         threaded = threads([self.guarded], self.guarded.name)
         token = CancellationToken() if threaded else cancellation_token  # a token does not cancel a thread
         running = asyncio.ensure_future(
-            judgement.arun(lambda: self.guarded.run_json(judgement.arguments(args), token, call_id), threaded=threaded)
+            judgement.arun(
+                lambda: self.guarded.run_json(judgement.arguments(args), token, call_id),
+                threaded=threaded,
+                seen=self.return_value_as_string,
+                told=_said,
+            )
         )
         if threaded:
             cancellation_token.link_future(running)
@@ -90,7 +96,7 @@ class GuardedTool(BaseTool):
 
     def return_value_as_string(self, value: Any) -> str:
         """Return what the model reads."""
-        text: str = str(value) if isinstance(value, _Denial) else self.guarded.return_value_as_string(value)
+        text: str = str(value) if isinstance(value, _Said) else self.guarded.return_value_as_string(value)
         return text
 
     # The rest is the tool's.
@@ -122,7 +128,7 @@ class GuardedStreamTool(GuardedTool):
         """Ask the chain, and stream what the tool does; where rules look at that, only what they left of its result."""
         judgement = await self._judge(args, cancellation_token, call_id)
         if judgement.denied:
-            yield _Denial(denial(judgement.result))
+            yield _Said(denial(judgement.result))
             return
         items: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -134,7 +140,7 @@ class GuardedStreamTool(GuardedTool):
             return item
 
         # The call ends with the tool, and not when the last of its items is read.
-        running = asyncio.ensure_future(judgement.arun(work))
+        running = asyncio.ensure_future(judgement.arun(work, seen=self.return_value_as_string, told=_said))
         running.add_done_callback(lambda _: items.put_nowait(_END))
         try:
             while (item := await items.get()) is not _END:
@@ -249,5 +255,9 @@ class _Handoff:
         return text
 
 
-class _Denial(str):
-    """The answer of a tool that was denied."""
+class _Said(str):
+    """What the model reads in the place of what a tool gave."""
+
+
+def _said(_: Any, shown: Any) -> _Said:
+    return _Said(written(shown))

@@ -432,7 +432,9 @@ def _shaped(response: Any, shown: Any) -> Any:
             return left.pop() if left else ""
         if isinstance(value, Mapping):
             return {name: shape(inner) for name, inner in value.items()}
-        return [shape(inner) for inner in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [shape(inner) for inner in value]
+        return None if value is None else type(value)()  # the kind counts: of a number nothing is left
 
     return shape(response)
 
@@ -441,4 +443,7 @@ def _said(response: Any) -> Any:
     """Return the text of what a tool of an MCP server answered."""
     if not isinstance(response, list):
         return response
-    return "\n".join(str(b.get("text", b)) if isinstance(b, Mapping) else str(b) for b in response)
+    return "\n".join(
+        str(b["text"]) if isinstance(b, Mapping) and b.get("type") == "text" and "text" in b else str(b)
+        for b in response
+    )

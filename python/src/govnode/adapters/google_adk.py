@@ -18,6 +18,7 @@ from ._gate import Gate, Killed, Passage, Sessions, missing
 try:
     from google.adk.agents import LlmAgent
     from google.adk.plugins.base_plugin import BasePlugin
+    from pydantic_core import to_jsonable_python
 except ImportError as e:
     raise missing("Google ADK", "google-adk") from e
 
@@ -85,7 +86,7 @@ class GovnodePlugin(BasePlugin):
         if tool_context.tool_confirmation is None and tool_context.function_call_id in asked:
             passage._interrupted()
             return None
-        await passage.aend("succeeded", result)
+        await passage.aend("succeeded", seen(result))
         if passage.shown is None:
             return None
         return passage.shown if isinstance(passage.shown, dict) else {"result": passage.shown}
@@ -149,6 +150,11 @@ class _First(BasePlugin):
         return await self.of.after_tool_callback(
             tool=tool, tool_args=tool_args, tool_context=tool_context, result=result
         )
+
+
+def seen(result: Any) -> Any:
+    """Return what a model sees of a result: all of it, as JSON."""
+    return to_jsonable_python(result, bytes_mode="base64", serialize_unknown=True)
 
 
 def _threaded(tool: Any, tool_context: Any) -> bool:

@@ -120,12 +120,12 @@ class Admission(GuardrailResult):
         if self.passage is not None:
             self.passage.end_behind(status)
 
-    async def arun(self, work: Callable[[], Awaitable[Any]], *, threaded: bool, failed: Callable[[Any], bool]) -> Any:
-        """Run the tool, and end the call with it."""
+    async def arun(self, work: Callable[[], Awaitable[Any]], **how: Any) -> Any:
+        """Run the tool, and end the call with it, as ``Passage.arun`` does."""
         self._adopt()
         if self.passage is None:
             return await work()
-        return await self.passage.arun(work, threaded=threaded, failed=failed)
+        return await self.passage.arun(work, **how)
 
     def _adopt(self) -> None:
         unwatch, self._unwatch = self._unwatch, None
@@ -160,16 +160,10 @@ class Judgement:
         changed = self.result.modified_args
         return given if self.result.decision is not Decision.MODIFY or changed is None else changed
 
-    async def arun(
-        self,
-        work: Callable[[], Awaitable[Any]],
-        *,
-        threaded: bool = False,
-        failed: Callable[[Any], bool] = lambda _: False,
-    ) -> Any:
-        """Run the tool, and end with it what the providers hold for it."""
+    async def arun(self, work: Callable[[], Awaitable[Any]], **how: Any) -> Any:
+        """Run the tool, as ``Passage.arun`` does, and end with it what the providers hold for it."""
         for admission in self.admissions:
-            work = functools.partial(admission.arun, work, threaded=threaded, failed=failed)
+            work = functools.partial(admission.arun, work, **how)
         return await work()
 
 

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
-from .._review import replaced
+from .._review import written
 from ..errors import Denied
 from ._gate import Gate, Passage, Sessions, missing, text_of
 
@@ -83,6 +83,7 @@ class GovnodeMiddleware(AgentMiddleware):
             lambda: handler(request),
             failed=_failed,
             interrupts=(GraphBubbleUp,),
+            seen=_seen,
             told=lambda result, shown: _told(request, result, shown),
         )
 
@@ -97,6 +98,7 @@ class GovnodeMiddleware(AgentMiddleware):
             threaded=_threaded(request.tool),
             failed=_failed,
             interrupts=(GraphBubbleUp,),
+            seen=_seen,
             told=lambda result, shown: _told(request, result, shown),
         )
 
@@ -118,12 +120,17 @@ def _refusal(request: Any, denied: Denied) -> Any:
     return ToolMessage(content=text_of(denied), tool_call_id=call["id"], name=call["name"], status="error")
 
 
+def _seen(result: Any) -> Any:
+    """Return what a model may see of a result. It sees no artifact; of a Command it may see all, by the state."""
+    if isinstance(result, list):
+        return [_seen(r) for r in result]
+    return result.content if isinstance(result, ToolMessage) else result
+
+
 def _told(request: Any, result: Any, shown: Any) -> Any:
-    """Return what rules left of a result. Of a Command, and of a content of blocks, nothing else is left."""
-    if isinstance(result, ToolMessage) and isinstance(result.content, str):
-        return replaced(result, shown)
+    """Return what rules left of a result. Of a Command nothing else is left."""
     call, status = request.tool_call, getattr(result, "status", "success")
-    return ToolMessage(content=str(shown), tool_call_id=call["id"], name=call["name"], status=status)
+    return ToolMessage(content=written(shown), tool_call_id=call["id"], name=call["name"], status=status)
 
 
 def _changed(request: Any, passage: Passage) -> Any:

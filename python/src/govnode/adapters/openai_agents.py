@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from .._review import written
 from ..errors import Denied
 from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing, text_of
 
 try:
     from agents import Agent, FunctionTool, Handoff, handoff
+    from pydantic import TypeAdapter
 except ImportError as e:
     raise missing("the OpenAI Agents SDK", "openai-agents") from e
 
@@ -115,7 +117,7 @@ def _tool(gate: Gate, tool: Any) -> Any:
             arguments = json.dumps(passage.arguments)
             if getattr(ctx, "_function_tool_arguments", None) is not None:
                 ctx._function_tool_arguments = None  # as they were read before
-        return await passage.arun(lambda: inner(ctx, arguments), threaded=threaded)
+        return await passage.arun(lambda: inner(ctx, arguments), threaded=threaded, seen=_seen_of(tool, ctx))
 
     invoke.__govnode__ = True  # type: ignore[attr-defined]
     if threaded:
@@ -125,6 +127,17 @@ def _tool(gate: Gate, tool: Any) -> Any:
 
 def _malformed(tool: str) -> Denied:
     return Denied("REJECTED", f"the arguments of {tool} are no JSON object: call it again with one")
+
+
+def _seen_of(tool: Any, ctx: Any) -> Callable[[Any], Any]:
+    """Return what tells how the SDK shows a result: as a text, or as JSON where that is declared or a program asks."""
+    adapter = getattr(tool, "_output_type_adapter", None)
+    if adapter is None:
+        by_program = getattr(getattr(ctx, "tool_call", None), "caller", None) is not None
+        if not by_program and getattr(tool, "output_json_schema", None) is None:
+            return lambda result: result
+        adapter = TypeAdapter(Any)
+    return lambda result: result if isinstance(result, str) else adapter.dump_python(result, mode="json", by_alias=True)
 
 
 def _read(arguments: str) -> dict[str, Any] | None:
@@ -165,8 +178,34 @@ class _Server:
         changed = passage.arguments if passage.changed else arguments
         return await passage.arun(
             lambda: self._server.call_tool(tool_name, changed, *args, **more),
-            failed=lambda result: bool(getattr(result, "isError", False)),
+            failed=_is_error,
+            seen=self._seen,
+            told=_told,
         )
+
+    def _seen(self, result: Any) -> Any:
+        """Return what the SDK shows a model of a result: what is structured, where it is to, else its content."""
+        structured = getattr(result, _structured(result))
+        if structured and getattr(self._server, "use_structured_content", False) and not _is_error(result):
+            return structured
+        return "\n".join(c.text if c.type == "text" else c.model_dump_json() for c in result.content)
+
+
+def _told(result: Any, shown: Any) -> Any:
+    """Return a result of an MCP server with what is to be shown in the place of all that it holds."""
+    from mcp.types import TextContent
+
+    content = [TextContent(type="text", text=written(shown))]
+    return result.model_copy(update={"content": content, _structured(result): None})
+
+
+def _structured(result: Any) -> str:
+    """Return where a result holds what is structured: the name is another one from version 2 of mcp on."""
+    return "structured_content" if hasattr(result, "structured_content") else "structuredContent"
+
+
+def _is_error(result: Any) -> bool:
+    return bool(getattr(result, "isError", getattr(result, "is_error", False)))
 
 
 __all__: Sequence[str] = ("govern_agent", "govern_tool")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from dataclasses import replace
 from typing import Any
 
 from .._behind import releasing
@@ -20,10 +21,11 @@ from ..errors import Denied
 from ._gate import Gate, Killed, Passage, Sessions, missing, on_loop, text_of
 
 try:
-    from pydantic_ai import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai import ApprovalRequired, CallDeferred, ToolFailed, ToolReturn
     from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.concurrency import AbstractConcurrencyLimiter
     from pydantic_ai.exceptions import ConcurrencyLimitExceeded
+    from pydantic_core import to_jsonable_python
 except ImportError as e:
     raise missing("PydanticAI", "pydantic-ai") from e
 
@@ -62,6 +64,8 @@ class GovnodeCapability(AbstractCapability):
                 lambda: handler(args),
                 threaded=_threaded(ctx, call.tool_name),
                 interrupts=(ApprovalRequired, CallDeferred),
+                seen=seen,
+                told=_told,
             )
         finally:
             _executed.reset(token)
@@ -86,6 +90,17 @@ class GovnodeCapability(AbstractCapability):
     def _refusal(self, denied: Denied, killed: bool, tool: str, args: Any) -> Exception:
         """Return what is raised for a call that is denied."""
         return Killed(denied) if killed else ToolFailed(text_of(denied))
+
+
+def seen(result: Any) -> Any:
+    """Return what a model sees of a result: as JSON, and of a ToolReturn its content too."""
+    if isinstance(result, ToolReturn):
+        return seen(result.return_value) if result.content is None else seen([result.return_value, result.content])
+    return to_jsonable_python(result, by_alias=True, bytes_mode="base64", serialize_unknown=True)
+
+
+def _told(result: Any, shown: Any) -> Any:
+    return replace(result, return_value=shown, content=None) if isinstance(result, ToolReturn) else shown
 
 
 def _threaded(ctx: Any, name: str) -> bool:

@@ -175,7 +175,10 @@ class _Governor:
                 await _stream(passage, context, given, work)
             else:
                 await passage.arun(
-                    lambda: _run(passage, context, given, work, turn), failed=_failed, told=_told(function)
+                    lambda: _run(passage, context, given, work, turn),
+                    failed=_failed,
+                    seen=_seen,
+                    told=_told(function),
                 )
                 if passage.shown is not None:
                     context.result = _told(function)(context.result, passage.shown)
@@ -226,7 +229,7 @@ async def _stream(passage: Passage, context: Any, given: dict[str, Any], work: A
     result = context.result
     values = None if result is None else result.value
     if not inspect.isasyncgen(values) and not inspect.isgenerator(values):
-        await passage.aend("succeeded", result)
+        await passage.aend("succeeded", _seen(result))
         if passage.shown is not None:
             context.result = _told(work.__self__)(result, passage.shown)
         return
@@ -262,6 +265,11 @@ async def _whole(passage: Passage, values: Any) -> AsyncGenerator[Any, None]:
     await passage.aend("succeeded", "".join(map(text_of_output, held)) if held else None)
     for value in held if passage.shown is None else [passage.shown]:
         yield value
+
+
+def _seen(result: Any) -> Any:
+    """Return the whole value of a result: its text is that of the first or the last of several alone."""
+    return result.value if isinstance(result, FunctionResult) else result
 
 
 def _told(function: Any) -> Callable[[Any, Any], Any]:

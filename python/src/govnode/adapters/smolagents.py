@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from .._review import judged
 from ..client import Client
 from ..messages import Approval
 from ._gate import Gate, Killed, PolicyViolationError, Sessions, missing
@@ -82,16 +83,17 @@ class _Governor:
             raise Killed(killed)
 
     def _replace(self, agent: Any, violations: list[PolicyViolationError]) -> None:
+        in_code = hasattr(agent, "python_executor")
         for name, tool in list(agent.tools.items()):
             if name != "final_answer" and not isinstance(tool, _Tool):
-                agent.tools[name] = _Tool(tool, self._asking(name, tool.inputs, "tool", violations))
+                agent.tools[name] = _Tool(tool, self._asking(name, tool.inputs, "tool", violations, in_code))
         for name, member in list(agent.managed_agents.items()):
             if not isinstance(member, _Member):
-                ask = self._asking(name, member.inputs, "agent", violations)
+                ask = self._asking(name, member.inputs, "agent", violations, in_code)
                 agent.managed_agents[name] = _Member(self.agent(member), ask)
 
     def _asking(
-        self, name: str, inputs: Mapping[str, Any], kind: str, violations: list[PolicyViolationError]
+        self, name: str, inputs: Mapping[str, Any], kind: str, violations: list[PolicyViolationError], in_code: bool
     ) -> Callable[..., Any]:
         """Return what asks for a call and makes it."""
 
@@ -109,7 +111,9 @@ class _Governor:
                         violations.append(Killed(passage.denied))
                     _refuse(passage.text)
                 given = passage.arguments if passage.changed else named
-                return passage.run(lambda: make(given))
+                # Code could ask an object for more than its text, which is what is judged.
+                as_text = in_code and passage.reviews
+                return passage.run(lambda: judged(make(given)) if as_text else make(given))
             except PolicyViolationError as e:
                 violations.append(e)
                 raise

@@ -279,6 +279,10 @@ def _answered(response: Any) -> bool:
     return http is not None and bool(http.is_success)
 
 
+# Where blocks have texts: documents in their source, and with a title and a context; results of a search too.
+_WITH_TEXT = ("text", "content", "title", "context", "source", "data")
+
+
 def _looked(value: Any, look: Callable[[str], str]) -> Any:
     """Return what is sent or given with its texts as they may be used. Calls of tools are judged as such."""
     if isinstance(value, str):
@@ -287,5 +291,7 @@ def _looked(value: Any, look: Callable[[str], str]) -> Any:
         return [_looked(v, look) for v in value]
     if not isinstance(value, Mapping) or value.get("type") in ("tool_use", "server_tool_use"):
         return value
-    used = {k: _looked(value[k], look) for k in ("text", "content") if k in value}
+    if value.get("type") == "base64":
+        return value
+    used = {k: _looked(value[k], look) for k in _WITH_TEXT if k in value}
     return value if all(used[k] == value[k] for k in used) else {**value, **used}

@@ -20,7 +20,7 @@ try:
     from google.adk.tools import AgentTool
     from google.genai import types
 
-    from ..adapters.google_adk import GovnodePlugin
+    from ..adapters.google_adk import GovnodePlugin, seen
 
     _HAS_PLUGIN = True
 except ImportError:
@@ -271,7 +271,7 @@ class GovernancePlugin(GovnodePlugin):
         left = await super().after_tool_callback(
             tool=tool, tool_args=tool_args, tool_context=tool_context, result=result
         )
-        result = result if left is None else left  # by the rules of the policy
+        result = seen(result) if left is None else left  # by the rules of the policy
         try:
             used = await asyncio.to_thread(_looked, result, lambda t: self._texts.made(t, tool.name))
         except PolicyViolationError as e:

@@ -250,11 +250,18 @@ class GovernedChain(Wrapped):
     def _govern_tool(self, tool: Any) -> None:
         gate = Gate(KernelSession(self._kernel, self._ctx), on_denied="raise")
         noted, inner, ainner = self._kernel._tool_invocations, tool._run, tool._arun
+        with_artifact = getattr(tool, "response_format", "") == "content_and_artifact"
 
         def asked(named: dict[str, Any]) -> dict[str, Any]:
             arguments = {k: v for k, v in named.items() if k not in ("run_manager", "config")}
             noted.append({"timestamp": _now(), "tool_name": tool.name, "arguments": redacted(arguments)})
             return arguments
+
+        def seen(result: Any) -> Any:
+            return result[0] if with_artifact and isinstance(result, tuple) and len(result) == 2 else result
+
+        def told(result: Any, shown: Any) -> Any:
+            return (shown, None) if with_artifact else shown
 
         @functools.wraps(inner)
         def run(*args: Any, **named: Any) -> Any:
@@ -262,7 +269,7 @@ class GovernedChain(Wrapped):
             passage = gate.enter(tool.name, {**arguments, "args": list(args)} if args else arguments)
             if passage.changed:
                 args, named = _changed(passage.arguments, args, named)
-            return passage.run(lambda: inner(*args, **named))
+            return passage.run(lambda: inner(*args, **named), seen=seen, told=told)
 
         @functools.wraps(ainner)
         async def arun(*args: Any, **named: Any) -> Any:
@@ -270,7 +277,7 @@ class GovernedChain(Wrapped):
             passage = await gate.aenter(tool.name, {**arguments, "args": list(args)} if args else arguments)
             if passage.changed:
                 args, named = _changed(passage.arguments, args, named)
-            return await passage.arun(lambda: ainner(*args, **named))
+            return await passage.arun(lambda: ainner(*args, **named), seen=seen, told=told)
 
         self._replace(tool, "_run", run)
         if not _threaded(tool):  # else it comes to _run, in a thread

@@ -16,7 +16,7 @@ from ._wrapped import Wrapped
 try:
     from pydantic_ai import ToolFailed
 
-    from ..adapters.pydantic_ai import GovnodeCapability
+    from ..adapters.pydantic_ai import GovnodeCapability, seen
 
     _HAS_CAPABILITY = True
 except ImportError:
@@ -92,7 +92,7 @@ class GovernanceCapability(GovnodeCapability):
         result = await super().wrap_tool_execute(ctx, call=call, tool_def=tool_def, args=args, handler=handler)
         if result is None:
             return result
-        text = result if isinstance(result, str) else _text(result)
+        text = result if isinstance(result, str) else _text(seen(result))
         try:
             used = await self._kernel.alook(self._ctx, text, "output", call.tool_name)
         except PolicyViolationError as e:

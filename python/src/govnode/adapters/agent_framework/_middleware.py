@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agent_framework import FunctionMiddleware
+from agent_framework import Content, FunctionMiddleware
 
-from ..._review import replaced
+from ..._review import written
 from .._gate import Gate, Passage, Sessions
 from ._approvals import GovnodeApprovals, asked, plain
 from ._ends import failure, told
@@ -57,9 +58,7 @@ class GovnodeMiddleware(FunctionMiddleware):
             await call_next()
             return context.result
 
-        await passage.arun(work, threaded=_threaded(context.function))
-        if passage.shown is not None:
-            context.result = replaced(context.result, passage.shown)
+        context.result = await passage.arun(work, threaded=_threaded(context.function), seen=_seen, told=_told)
 
     async def _ask(self, context: Any, run: str) -> Passage:
         session = context.session
@@ -71,6 +70,23 @@ class GovnodeMiddleware(FunctionMiddleware):
             conversation=session.session_id if session is not None else "",
             known_by=context,
         )
+
+
+def _seen(result: Any) -> Any:
+    """Return what a model sees of a result: its texts, and all else that it is made of."""
+    if not _is_content(result):
+        return result
+    parts = result if isinstance(result, list) else [result]
+    return "\n".join(p.text or "" if p.type == "text" else json.dumps(p.to_dict(), default=str) for p in parts)
+
+
+def _told(result: Any, shown: Any) -> Any:
+    return [Content.from_text(written(shown))] if _is_content(result) else shown
+
+
+def _is_content(result: Any) -> bool:
+    parts = result if isinstance(result, list) else [result]
+    return bool(parts) and all(isinstance(p, Content) for p in parts)
 
 
 def _threaded(function: Any) -> bool:
