@@ -10,5 +10,5 @@
 // The SDKs send every request again that is answered with 5xx, and have no key by
 // which a repeat is known. So 503 is answered only where nothing was applied; where
 // that is not known the node repeats the request itself, under one id, and answers
-// 409 in the end, which no SDK repeats.
+// 409 in the end, which no SDK repeats, and 429 to events, of which a repeat is known.
 package edictum

@@ -92,6 +92,10 @@ func (q *request) tell() (any, error) {
 	for _, session := range slices.Sorted(maps.Keys(bySession)) {
 		all := bySession[session]
 		kept, err := q.keep(session, all)
+		var unknown *client.Unknown
+		if errors.As(err, &unknown) { // SDKs drop what is answered with 409, and here nothing is wrong with a repeat
+			return nil, refuse(http.StatusTooManyRequests, "whether all events are kept is not known; send them again: %v", unknown.Err)
+		}
 		if err != nil {
 			return nil, err
 		}

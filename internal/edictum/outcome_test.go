@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -86,9 +87,47 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// Events of which that is not known are sent again by an SDK that hears 429, which is right:
+// what is kept twice is shown once.
+func TestEventsOfUnknownOutcomeAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storage.NewMemory(nil)
+		s, err := server.New(server.Config{Store: store, Node: "a"})
+		require.NoError(t, err)
+		api := s.Handler()
+		var lost atomic.Bool // the answers to whoever keeps events, which are kept
+		h := edictum.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !lost.Load() || !strings.HasSuffix(r.URL.Path, "/Append") {
+				api.ServeHTTP(w, r)
+				return
+			}
+			api.ServeHTTP(httptest.NewRecorder(), r)
+			require.NoError(t, connect.NewErrorWriter().Write(w, r, fault.New(connect.CodeUnavailable, fault.ReasonOutcomeUnknown, "the leader was lost")))
+		}), scriptKeys(t), slog.New(slog.DiscardHandler))
+		lost.Store(true)
+		events := `{"events": [{"session_id": "s", "action": "read"}]}`
+		status, body := serve(h, http.MethodPost, "/v1/events", events)
+		require.Equal(t, 429, status, body)
+		require.Contains(t, body, "send them again")
+		lost.Store(false)
+		status, body = serve(h, http.MethodPost, "/v1/events", events)
+		require.Equal(t, 200, status, body)
+		req := httptest.NewRequest(http.MethodGet, "/v1/events?session_id=s", nil)
+		req.Header.Set("Authorization", "Bearer operator")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		require.Equal(t, 200, w.Code, w.Body)
+		require.Equal(t, 1, strings.Count(w.Body.String(), `"action"`), w.Body)
+		require.NoError(t, h.Close())
+		require.NoError(t, s.Close())
+		require.NoError(t, store.Close())
+	})
+}
+
 func serve(h http.Handler, method, path, body string) (int, string) {
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer agent")
+	req.Header.Set("X-Edictum-Agent-Id", "a")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, req)
 	return w.Code, w.Body.String()
