@@ -30,6 +30,8 @@ type Cluster struct {
 	HTTP    *http.Client // reaches the nodes as their clients do
 	// Secured is nil where nodes speak plain text and ask nobody who they are.
 	Secured *Secured
+
+	joined bool // nodes are members of one another's cluster; else they share what is behind them
 }
 
 // A Node is one node of the program: a place, a folder, and at times a process.
@@ -109,6 +111,7 @@ func (c *Cluster) AuditTo(folder string) error {
 // Found starts the first node as the first member of a cluster and lets the
 // others join it, and waits until all are ready.
 func (c *Cluster) Found(within time.Duration) error {
+	c.joined = true
 	for i, n := range c.Nodes {
 		flags := []string{"--bootstrap", "--bootstrap-wait", "0s"}
 		if i > 0 {
@@ -124,8 +127,12 @@ func (c *Cluster) Found(within time.Duration) error {
 // Start starts a node that does not run, as a service's configuration does: it
 // names the members to ask all the same, and one whose folder was wiped once goes
 // on asking for its place. That is heeded of an empty folder only: who was killed
-// when it was a member again and had written nothing needs it.
+// when it was a member again and had written nothing needs it. Nodes of a cluster that
+// was never founded have no members to name.
 func (c *Cluster) Start(n *Node) error {
+	if !c.joined {
+		return n.Start()
+	}
 	var all []string
 	for _, other := range c.Nodes {
 		if other != n {
