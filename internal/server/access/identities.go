@@ -418,7 +418,8 @@ func (x *Identities) OfJWT(ctx context.Context, raw string) (*Principal, error) 
 		}
 		p := g.principal(strings.TrimSuffix("jwt:"+s.Name, ":"), t.Subject)
 		p.Expires = t.Expiry
-		if len(p.Name) > session.MaxSubject { // who cannot be denied is not let in
+		f := &input.Fields{}
+		if SubjectIn(f, "sub", p.Name); f.Err != nil || t.Subject == "" { // who cannot be denied is not let in
 			return nil, ErrUnknown()
 		}
 		if id, ok := claims["jti"].(string); ok && id != "" {

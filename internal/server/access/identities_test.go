@@ -309,3 +309,20 @@ func TestSubjectsThatCannotBeDenied(t *testing.T) {
 		}
 	}
 }
+
+// Nor is one that no denial can name: none at all, or with characters that are in no text.
+func TestSubjectsThatNoDenialNames(t *testing.T) {
+	folder := t.TempDir()
+	s := newSigner(t, folder)
+	ids, err := ParseIdentities([]byte(strings.ReplaceAll(identityText, "match: amy", `match: "*"`)), folder)
+	require.NoError(t, err)
+	a, _ := newAuthenticator(t, ids)
+	for subject, known := range map[string]bool{"amy": true, "": false, "amy\x00": false, "amy\n": false, "amy\u202e": false, "amy\u2028": false} {
+		_, err := a.Gate(t.Context(), connect.Spec{Procedure: govnodev1connect.AccessServiceWhoAmIProcedure}, connect.Peer{},
+			bearer(s.token(func(c map[string]any) { c["sub"] = subject })))
+		require.Equal(t, known, err == nil, "%q: %v", subject, err)
+		if !known {
+			require.Equal(t, fault.ReasonUnauthenticated, fault.Of(err).Reason, "%q: %v", subject, err)
+		}
+	}
+}

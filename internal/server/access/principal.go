@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/govnode/internal/server/input"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
 )
@@ -14,8 +15,17 @@ import (
 // Anonymous is who calls where nobody is asked.
 const Anonymous = "anonymous"
 
-// SubjectKinds begin the names of subjects that can be denied.
-var SubjectKinds = []string{"cert", "jwt", "jti"}
+// subjectKinds begin the names of subjects that can be denied.
+var subjectKinds = []string{"cert", "jwt", "jti"}
+
+// SubjectIn checks the name of a subject that is to be denied.
+func SubjectIn(f *input.Fields, field, subject string) {
+	f.Text(field, subject, input.Caps.Subject)
+	kind, name, _ := strings.Cut(subject, ":")
+	if !slices.Contains(subjectKinds, kind) || name == "" {
+		f.Refuse(field, "is no subject that can be denied; give cert:NAME, jwt:SUBJECT or jti:ID. A token is revoked with RevokeToken")
+	}
+}
 
 // A Principal is a caller as the node knows him. It is immutable.
 type Principal struct {

@@ -324,7 +324,7 @@ func (s *Service) DenySubject(ctx context.Context, req *v1.DenySubjectRequest) (
 	}
 	f := &input.Fields{}
 	cmd := &session.Deny{By: f.Maker(req, s.Now), Denied: session.DeniedSubject{Subject: req.Subject, Reason: req.Reason, At: s.Now().UnixMilli()}}
-	subjectIn(f, req.Subject)
+	access.SubjectIn(f, "subject", req.Subject)
 	f.Text("reason", req.Reason, input.Caps.Reason)
 	if cmd.NS = s.namespace(ctx, f, req.Namespace, true); f.Err != nil {
 		return nil, f.Err
@@ -346,7 +346,7 @@ func (s *Service) AllowSubject(ctx context.Context, req *v1.AllowSubjectRequest)
 	}
 	f := &input.Fields{}
 	cmd := &session.Allow{By: f.Maker(req, s.Now), Subject: req.Subject}
-	subjectIn(f, req.Subject)
+	access.SubjectIn(f, "subject", req.Subject)
 	if cmd.NS = s.namespace(ctx, f, req.Namespace, true); f.Err != nil {
 		return nil, f.Err
 	}
@@ -469,14 +469,6 @@ func patterns(f *input.Fields, field string, all []string) []string {
 		}
 	}
 	return slices.Clone(all)
-}
-
-func subjectIn(f *input.Fields, subject string) {
-	f.Text("subject", subject, input.Caps.Subject)
-	kind, name, _ := strings.Cut(subject, ":")
-	if !slices.Contains(access.SubjectKinds, kind) || name == "" {
-		f.Refuse("subject", "is no subject that can be denied; give cert:NAME, jwt:SUBJECT or jti:ID. A token is revoked with RevokeToken")
-	}
 }
 
 func tokenOf(t *session.Token) *v1.Token {
