@@ -234,13 +234,14 @@ func (q *request) told() (any, error) {
 		for _, item := range part.Items {
 			var kept struct {
 				Mark  string          `json:"mark"`
+				Agent string          `json:"agent_id"` // that has told it
 				Event json.RawMessage `json:"event"`
 			}
 			var named struct {
 				CallID string `json:"call_id"`
 				Action string `json:"action"`
 			}
-			if json.Unmarshal([]byte(item.Text), &kept) != nil || seen[kept.Mark] {
+			if json.Unmarshal([]byte(item.Text), &kept) != nil || seen[kept.Mark] || !q.scope.has(kept.Agent) {
 				continue
 			}
 			seen[kept.Mark] = true

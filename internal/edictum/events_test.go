@@ -177,3 +177,22 @@ func TestHowEventsAreShown(t *testing.T) {
 	require.Equal(t, 403, ask("agent", "GET", "/v1/events?session_id=s", "").Code)
 	require.Equal(t, 400, ask("operator", "GET", "/v1/events", "").Code)
 }
+
+// What agents out of the scope of a token have told is not there for it, whichever session
+// they said it was of.
+func TestEventsOfOthers(t *testing.T) {
+	n := guardedNode(t)
+	roles := []v1.Role{v1.Role_ROLE_AGENT, v1.Role_ROLE_APPROVER}
+	all, bound := n.token("all0", nil, roles...), n.token("bound", []string{"bot-*"}, roles...)
+	for _, agent := range []string{"bot-1", "other"} {
+		status, body := n.ask(all, agent, "POST", "/v1/events", `{"events":[{"session_id":"s","from":"`+agent+`"}]}`)
+		require.Equal(t, 200, status, body)
+	}
+	for token, want := range map[string]string{
+		all: `{"events":[{"session_id":"s","from":"bot-1"},{"session_id":"s","from":"other"}]}`, bound: `{"events":[{"session_id":"s","from":"bot-1"}]}`,
+	} {
+		status, body := n.ask(token, "", "GET", "/v1/events?session_id=s", "")
+		require.Equal(t, 200, status, body)
+		require.JSONEq(t, want, body)
+	}
+}
