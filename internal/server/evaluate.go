@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"example.com/govnode/engine"
 	"example.com/govnode/engine/value"
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
@@ -55,6 +57,9 @@ func (s policyService) Evaluate(ctx context.Context, req *v1.EvaluateRequest) (*
 	}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if who := access.From(ctx); req.AgentId != "" && !who.Sees(req.AgentId) {
+		return nil, access.Denied("agentId: %q is not in the scope of this token; it asks what holds for %s", req.AgentId, strings.Join(who.Agents, ", "))
 	}
 
 	ns := input.Namespace(ctx)

@@ -9,12 +9,14 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/govnode/internal/server/access"
 	"example.com/govnode/internal/server/fault"
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/words"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/session"
+	"example.com/govnode/storage"
 )
 
 // Rates: how they are put, read and deleted.
@@ -96,7 +98,7 @@ func (s *Service) GetRate(ctx context.Context, req *v1.GetRateRequest) (*v1.GetR
 		return nil, fault.OfRead(err)
 	}
 	p, ok := found.Record.(*session.Pool)
-	if !ok || p == nil {
+	if !ok || p == nil || s.ofOthers(ctx, req.Rate) {
 		return nil, fault.NotFound("rate", "there is no rate %q; make it with PutRate. The rate of a policy is there while something of it is spent", req.Rate)
 	}
 	return &v1.GetRateResponse{Rate: rateOf(req.Rate, p, found.Now), AppliedIndex: found.Index}, nil
@@ -113,7 +115,9 @@ func (s *Service) ListRates(ctx context.Context, req *v1.ListRatesRequest) (*v1.
 	if page.After != "" {
 		page.After = session.RatePool(page.After)
 	}
-	entries, next, view, err := s.Store.List(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool { return session.IsRate(k.Name()) })
+	entries, next, view, err := s.Store.List(ctx, session.KindPool, page, read, func(k session.Key, _ session.Record) bool {
+		return session.IsRate(k.Name()) && !s.ofOthers(ctx, session.RateName(k.Name()))
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +126,22 @@ func (s *Service) ListRates(ctx context.Context, req *v1.ListRatesRequest) (*v1.
 		out.Rates = append(out.Rates, rateOf(session.RateName(e.Key.Name()), e.Record.(*session.Pool), view.Now))
 	}
 	return out, nil
+}
+
+// ofOthers reports whether a rate is that of an agent or a session that is not there for who
+// asks. Its name does not tell which of the two it is of: a session of that id decides where
+// there is one.
+func (s *Service) ofOthers(ctx context.Context, rate string) bool {
+	_, of, one := strings.Cut(rate, "#")
+	who := access.From(ctx)
+	if !one || !who.Scoped() {
+		return false
+	}
+	found, err := s.Store.Reader.Get(ctx, session.SessionKey(input.Namespace(ctx), of), storage.Nearby)
+	if x, _ := found.Record.(*session.Session); err != nil || x != nil {
+		return err != nil || !who.Visible(x)
+	}
+	return !who.Sees(of)
 }
 
 func rateOf(name string, p *session.Pool, now time.Duration) *v1.Rate {

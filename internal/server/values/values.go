@@ -37,8 +37,12 @@ func (s *Service) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse,
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
+	hidden, err := s.hidden(ctx, req.Key)
+	if err != nil {
+		return nil, err
+	}
 	out := &v1.GetResponse{AppliedIndex: found.Index, Version: session.Absent}
-	if c, ok := found.Record.(*session.Counter); ok && c != nil {
+	if c, ok := found.Record.(*session.Counter); ok && c != nil && !hidden {
 		out.Found, out.Value, out.Version = true, printed(c.Value), c.Value.Version()
 	}
 	return out, nil
@@ -62,6 +66,19 @@ func stored(text string) session.Value {
 	return session.Value{Text: text}
 }
 
+// hidden reports whether a key says where a session stands in its workflow that is not there
+// for who asks.
+func (s *Service) hidden(ctx context.Context, key string) (bool, error) {
+	sess := engine.WorkflowSession(key)
+	if sess == "" {
+		return false, nil
+	}
+	return s.Store.Hidden(ctx, session.SessionKey(input.Namespace(ctx), sess))
+}
+
+// assignments begin the keys that say which rulesets agents of Edictum have.
+const assignments = "edictum/assignment/"
+
 // reserved refuses who may not write what says which rulesets agents of Edictum have, or
 // where a session stands in its workflow.
 func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
@@ -69,7 +86,7 @@ func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
 	if f.Err != nil || p == nil {
 		return
 	}
-	for _, prefix := range []string{"edictum/assignment/", access.Signatures} {
+	for _, prefix := range []string{assignments, access.Signatures} {
 		if strings.HasPrefix(key, prefix) && !p.Is(v1.Role_ROLE_APPROVER, v1.Role_ROLE_POLICY_AUTHOR) {
 			f.Err = access.Denied("key: keys below %s are written by those who put rulesets", prefix)
 			return
@@ -79,8 +96,12 @@ func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
 		f.Err = access.Denied("key: this token is bound to the environment %q, and %q is of another", p.Environment, key)
 		return
 	}
+	if agent, assigns := strings.CutPrefix(key, assignments); assigns && !p.Sees(agent) {
+		f.Err = access.Denied("key: %q is not in the scope of this token; it assigns rulesets to %s", agent, strings.Join(p.Agents, ", "))
+		return
+	}
 	sess := engine.WorkflowSession(key)
-	if sess == "" || movesSessions(p) {
+	if sess == "" || movesSessions(p) && !p.Scoped() {
 		return
 	}
 	// Whoever it is there for: a workflow is not written past because its session is hidden.
@@ -88,7 +109,7 @@ func (s *Service) reserved(ctx context.Context, f *input.Fields, key string) {
 	switch {
 	case err != nil:
 		f.Err = fault.OfRead(err)
-	case found.Record != nil:
+	case found.Record != nil && !(movesSessions(p) && p.Visible(found.Record)):
 		f.Err = access.Denied("key: %q says where the session %q stands in its workflow, which the nodes judge; "+
 			"send its calls to BeginCall and EndCall, or ask an operator or a policy author for govnode edictum workflow set", key, sess)
 	}
@@ -221,7 +242,11 @@ func (s *Service) BatchGet(ctx context.Context, req *v1.BatchGetRequest) (*v1.Ba
 	}
 	out := &v1.BatchGetResponse{AppliedIndex: index, Values: make(map[string]string, len(keys)), Versions: make(map[string]string, len(keys))}
 	for i, r := range found {
-		if c, ok := r.(*session.Counter); ok && c != nil {
+		hidden, err := s.hidden(ctx, req.Keys[i])
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := r.(*session.Counter); ok && c != nil && !hidden {
 			out.Values[req.Keys[i]], out.Versions[req.Keys[i]] = printed(c.Value), c.Value.Version()
 		}
 	}
