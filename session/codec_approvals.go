@@ -221,6 +221,7 @@ func (a *Standing) fields(f *codec) {
 	f.Uint32(3, &a.Uses)
 	f.Duration(4, &a.Until)
 	f.Duration(5, &a.Made)
+	f.Fingerprint(6, (*[8]byte)(&a.By))
 }
 
 func (n *ApprovalCount) fields(f *codec) {

@@ -112,7 +112,7 @@ func oneOfEach() map[Key]Record {
 			},
 			Session: "s", Call: "c", Agent: "a", Tool: "t", Policy: Digest{7}, Rule: 8, Request: Digest{9}, Preview: "{}", Reason: "r", Asked: 10, Kind: Sampling, Server: "l", By: Principal{11},
 		},
-		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4},
+		"fn/x": &Standing{StandingOf{OfAgent, "a", "l", "t", true, Digest{1}}, "{}", 2, 3, 4, Principal{5}},
 		"wn/": &Access{
 			Epoch:  1,
 			Tokens: []Token{{ID: "t", Hash: Digest{2}, Roles: 3, Agents: []string{"a"}, Policies: []string{"p"}, Made: 4, Expires: 5, By: "b", Label: "l", Environment: "e", Node: "n", Used: 17}},

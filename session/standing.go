@@ -16,6 +16,7 @@ type Standing struct {
 	Uses  uint32 // that are left; 0: no limit
 	Until time.Duration
 	Made  time.Duration
+	By    Principal // who made it; zero where nobody is asked who they are
 }
 
 // StandingOf is what a standing approval is for, and names it.
@@ -102,12 +103,16 @@ func (c *Begin) standings() []string {
 }
 
 // standingFor returns the narrowest standing approval for a call of a session that
-// asks, or nil. What was for another session of its id is not for this one.
+// asks, or nil. What was for another session of its id is not for this one, and what
+// somebody has made himself is for no call of his own.
 func (s *State) standingFor(c *Begin, x *Session) (k ref, a *Standing) {
 	for _, id := range c.standings() {
 		k = ref{KindStanding, c.NS, id}
 		a, _ = s.lookup(k).(*Standing)
-		if a != nil && a.At(s.now) != nil && (a.Of.Scope != OfSession || a.Made >= x.Opened) {
+		if a == nil || a.At(s.now) == nil || a.Of.Scope == OfSession && a.Made < x.Opened {
+			continue
+		}
+		if a.By == (Principal{}) || a.By != c.principal() {
 			return k, a
 		}
 	}
@@ -130,7 +135,7 @@ func (s *State) useStanding(c *Begin, x *Session) {
 }
 
 func (s *State) putStanding(c *PutStanding) {
-	s.write(ref{KindStanding, c.NS, c.Of.ID()}, &Standing{c.Of, c.Shown, c.Uses, s.now + c.TTL, s.now})
+	s.write(ref{KindStanding, c.NS, c.Of.ID()}, &Standing{c.Of, c.Shown, c.Uses, s.now + c.TTL, s.now, c.principal()})
 }
 
 func (s *State) afterStanding(k ref) *After {

@@ -47,6 +47,7 @@ type stands struct {
 	shown       string
 	uses        uint32 // that are left; 0: no limit
 	made, until time.Duration
+	by          session.Principal // who made it
 }
 
 func (a *appr) open() bool { return a.end == approval.Pending }
@@ -163,7 +164,8 @@ func (x *sess) pass(h *held) (gone bool) {
 	return !h.asked.open()
 }
 
-// standing returns the narrowest that stands for a call that asks.
+// standing returns the narrowest that stands for a call that asks, and was made by
+// somebody else than who asks.
 func (s *space) standing(c *session.Begin) *stands {
 	if c.Asking == nil || c.CallKind != session.Tool {
 		return nil
@@ -179,7 +181,8 @@ func (s *space) standing(c *session.Begin) *stands {
 				of.Arguments = c.Asking.Arguments
 			}
 			for _, a := range s.standings {
-				if a.of == of && (of.Scope != session.OfSession || a.made >= s.sessions[c.Session].opened) {
+				own := a.by != session.Principal{} && a.by == principal(c)
+				if a.of == of && !own && (of.Scope != session.OfSession || a.made >= s.sessions[c.Session].opened) {
 					return a
 				}
 			}
@@ -221,7 +224,7 @@ func (s *space) ask(c *session.Begin, x *sess, r *session.Result) (session.Code,
 		allow: q.AllowOnTimeout, deadline: s.Now + q.Timeout,
 	}
 	if before != nil && before.end == approval.Cancelled && !before.approved {
-		a.votes = before.votes
+		a.votes, a.by = before.votes, before.by
 	}
 	s.approvals[id] = a
 	x.open = append(x.open, &held{
@@ -422,7 +425,7 @@ func (s *space) cancelApproval(c *session.CancelApproval, r *session.Result) boo
 }
 
 func (s *space) putStanding(c *session.PutStanding) bool {
-	s.standings[c.Of.ID()] = &stands{c.Of, c.Shown, c.Uses, s.Now, s.Now + c.TTL}
+	s.standings[c.Of.ID()] = &stands{c.Of, c.Shown, c.Uses, s.Now, s.Now + c.TTL, principal(c)}
 	return true
 }
 
@@ -482,5 +485,5 @@ func (a *appr) record() *session.Approval {
 }
 
 func (a *stands) record() *session.Standing {
-	return &session.Standing{Of: a.of, Shown: a.shown, Uses: a.uses, Until: a.until, Made: a.made}
+	return &session.Standing{Of: a.of, Shown: a.shown, Uses: a.uses, Until: a.until, Made: a.made, By: a.by}
 }

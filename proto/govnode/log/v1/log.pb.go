@@ -8721,6 +8721,7 @@ type Standing struct {
 	Uses          uint32                 `protobuf:"varint,3,opt,name=uses,proto3" json:"uses,omitempty"` // that are left; 0: no limit
 	Until         int64                  `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
 	Made          int64                  `protobuf:"varint,5,opt,name=made,proto3" json:"made,omitempty"`
+	By            uint64                 `protobuf:"fixed64,6,opt,name=by,proto3" json:"by,omitempty"` // who made it: eight bytes, in their order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8786,6 +8787,13 @@ func (x *Standing) GetUntil() int64 {
 func (x *Standing) GetMade() int64 {
 	if x != nil {
 		return x.Made
+	}
+	return 0
+}
+
+func (x *Standing) GetBy() uint64 {
+	if x != nil {
+		return x.By
 	}
 	return 0
 }
@@ -11207,13 +11215,14 @@ const file_govnode_log_v1_log_proto_rawDesc = "" +
 	"\atimeout\x18\x14 \x01(\x03R\atimeout\x12,\n" +
 	"\x04kind\x18\x15 \x01(\x0e2\x18.govnode.log.v1.CallKindR\x04kind\x12\x16\n" +
 	"\x06server\x18\x16 \x01(\tR\x06server\x12\x0e\n" +
-	"\x02by\x18\x17 \x01(\x06R\x02by\"\x8a\x01\n" +
+	"\x02by\x18\x17 \x01(\x06R\x02by\"\x9a\x01\n" +
 	"\bStanding\x12*\n" +
 	"\x02of\x18\x01 \x01(\v2\x1a.govnode.log.v1.StandingOfR\x02of\x12\x14\n" +
 	"\x05shown\x18\x02 \x01(\tR\x05shown\x12\x12\n" +
 	"\x04uses\x18\x03 \x01(\rR\x04uses\x12\x14\n" +
 	"\x05until\x18\x04 \x01(\x03R\x05until\x12\x12\n" +
-	"\x04made\x18\x05 \x01(\x03R\x04made\"[\n" +
+	"\x04made\x18\x05 \x01(\x03R\x04made\x12\x0e\n" +
+	"\x02by\x18\x06 \x01(\x06R\x02by\"[\n" +
 	"\x05Spent\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
