@@ -31,9 +31,10 @@ const (
 	// chunkFull is the length from which a chunk is closed.
 	chunkFull = 1 << 20
 	// maxFrame is the longest payload that is read or written. The largest
-	// record, who may do what with all tokens and denied subjects of the longest
-	// names, has less than 7 MiB, and may come on top of a chunk that is nearly full.
-	maxFrame = 8 << 20
+	// record, a session whose open calls are all charged to as many rates and
+	// budgets as they may, has less than 10 MiB, and may come on top of a chunk that
+	// is nearly full.
+	maxFrame = 12 << 20
 )
 
 // WriteSnapshot writes all records of a snapshot in its order, so that equal
