@@ -254,7 +254,9 @@ func (q *request) told() (any, error) {
 			}
 			events = append(events, kept.Event)
 		}
-		if from = part.Next; len(part.Items) == 0 || from >= part.Length {
+		// A part without items is of those that have lapsed, and has others behind it.
+		before := from
+		if from = part.Next; from <= before || from >= part.Length {
 			break
 		}
 	}

@@ -196,3 +196,18 @@ func TestEventsOfOthers(t *testing.T) {
 		require.JSONEq(t, want, body)
 	}
 }
+
+// Events of more than a page that have lapsed hide none that came later.
+func TestLapsedEventsHideNoLaterOnes(t *testing.T) {
+	_, ask := before(t, func(method string, request map[string]any) (string, error) {
+		switch {
+		case method != "Range":
+			return `{}`, nil
+		case request["from"] == nil:
+			return `{"length": "101", "next": "100"}`, nil
+		}
+		return `{"length": "101", "next": "101", "items": [{"index": "100", "value": "{\"mark\":\"a\",\"event\":{\"n\":1}}"}]}`, nil
+	})
+	w := ask("operator", "GET", "/v1/events?session_id=s", "")
+	require.JSONEq(t, `{"events": [{"n":1}]}`, w.Body.String())
+}
