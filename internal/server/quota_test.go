@@ -129,6 +129,20 @@ func TestQuotaOfBytes(t *testing.T) {
 	requireOverQuota(t, err, "bytes")
 }
 
+// What a list that was deleted leaves until it lapses counts as long: it is stored.
+func TestQuotaOfBytesOfADeletedList(t *testing.T) {
+	n := start(t)
+	_, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "l", Items: []string{strings.Repeat("x", 900)}, Ttl: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	_, err = n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Key: "l"})
+	require.NoError(t, err)
+	n.putQuotas("default", session.Quotas{Bytes: 1000})
+	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: []string{strings.Repeat("x", 101)}, Ttl: durationpb.New(time.Hour)})
+	requireOverQuota(t, err, "bytes")
+	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Key: "m", Items: []string{strings.Repeat("x", 100)}, Ttl: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+}
+
 // Approvals, pending and decided ones, and those that stand are keys with bytes of their
 // namespace, however they are asked for. What nobody has to be asked about anew is no
 // addition.

@@ -375,8 +375,8 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 				sum += int64(len(r.Tree))
 			case *session.Counter:
 				sum += int64(len(r.Value.Text))
-			case *session.List:
-				sum += r.Bytes
+			case *session.ListItem: // of deleted lists too, whose items stay until they lapse
+				sum += int64(len(r.Text))
 			case *session.Approval:
 				sum += int64(len(r.Preview) + len(r.Reason))
 			case *session.Standing:
