@@ -119,6 +119,9 @@ func (p *Pool) Free(now time.Duration, weight, slots, priority int32) time.Durat
 	}
 	// What does not fit into the first window comes a window later, or several.
 	windows := (asked - 1) / limit
+	if windows >= int64(never/p.Per) {
+		return never // more than a duration holds, with the last of them
+	}
 	later, need := time.Duration(windows)*p.Per, p.used+asked-windows*limit-limit
 	if need <= 0 {
 		return later

@@ -76,6 +76,8 @@ func TestFree(t *testing.T) {
 	require.Zero(t, q.Free(0, 3, 0, 0))
 	require.Equal(t, 10*sec, q.Free(0, 4, 0, 0), "the rest comes with the next window")
 	require.Equal(t, 20*sec, q.Free(0, 7, 0, 0))
+	require.Equal(t, never, newRate(1, 24*time.Hour).Free(0, MaxWeight, 0, 0), "more windows than a duration has")
+	require.Equal(t, 106_000*24*time.Hour, newRate(1, 24*time.Hour).Free(0, 106_001, 0, 0), "and nearly as many")
 	require.Zero(t, newRate(0, 10*sec).Free(0, 1, 0, 0), "of a rate that never has room")
 	require.Zero(t, (&Pool{Slots: 1}).Free(0, 1, 0, 0), "of what is no rate")
 }
