@@ -63,6 +63,17 @@ func TestWhatIsLookedAtIsBounded(t *testing.T) {
 	}
 }
 
+// Nor do many hosts behind many blanks, before each of which these would be looked at.
+func TestBlanksBeforeHostsAreLookedAtOnce(t *testing.T) {
+	box := sandbox.New(sandbox.Spec{Domains: []string{"x.io"}})
+	text := strings.Repeat(" ", 200_000) + strings.Repeat("a://x.io ", 200_000/9)
+	start := time.Now()
+	_, inside, err := box.Check(argument("x", text), value.Value{})
+	require.NoError(t, err)
+	require.True(t, inside)
+	require.Less(t, time.Since(start), 5*time.Second)
+}
+
 // What reads is told from what may do more, also where its options are written together,
 // cut short or in braces.
 func TestClassify(t *testing.T) {

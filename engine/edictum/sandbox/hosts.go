@@ -42,6 +42,7 @@ func withoutBreaks(s string) string {
 }
 
 func (l *look) hostsIn(s string) {
+	blanks := len(s) - len(withoutBlanks(s)) // at its beginning
 	for i := 0; i < len(s) && l.outside == ""; i++ {
 		switch {
 		case s[i] == ':':
@@ -54,21 +55,21 @@ func (l *look) hostsIn(s string) {
 				rest := s[i+1+slashes:]
 				// Without a scheme, as in https?://, it is one only where a host follows.
 				if l.spend(len(upTo(rest, urlEnds))) && (slashes > 0 && scheme != "" || startsHost(rest)) {
-					l.host(rest, isBlank(s[:i-len(scheme)]))
+					l.host(rest, i-len(scheme) <= blanks)
 				}
 			}
 		case i+1 < len(s) && isSlash(s[i]) && isSlash(s[i+1]) && begins(s, i):
 			// A host without a scheme. A path that begins with two slashes is one too.
 			if rest := s[i+countSlashes(s[i:]):]; hostPart(rest) != "" && l.spend(len(upTo(rest, urlEnds))) {
-				l.host(rest, isBlank(s[:i]))
+				l.host(rest, i <= blanks)
 			}
 		}
 	}
 }
 
-// isBlank reports whether clients leave out what stands before a URL.
-func isBlank(s string) bool {
-	return strings.TrimLeftFunc(s, func(r rune) bool { return r <= ' ' }) == ""
+// withoutBlanks is a text without what clients leave out before a URL.
+func withoutBlanks(s string) string {
+	return strings.TrimLeftFunc(s, func(r rune) bool { return r <= ' ' })
 }
 
 // special are the schemes whose slashes clients put in themselves.
