@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kernels import Kernel
 
+from govnode import _ids
 from govnode.guardrail import Decision, GuardrailResult, denial, evaluate_chain
 from govnode.integration import (
     BoundedSemaphore,
@@ -28,6 +29,7 @@ from govnode.integration import (
 )
 from govnode.integration._policies import CedarEvaluator
 from govnode.integration.records import MOST, redacted
+from govnode.integrations import AnthropicKernel, OpenAIKernel
 
 REGEX, GLOB = PatternType.REGEX, PatternType.GLOB
 
@@ -400,3 +402,21 @@ def test_records_are_bounded_and_told(caplog: pytest.LogCaptureFixture) -> None:
         kernel._violated("no", "c", "t")
     assert "on_violation failed" in caplog.text
     assert len(kernel.get_violations()) == 2
+
+
+def test_what_was_cancelled_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was cancelled long before is forgotten, lest it become ever more."""
+    monkeypatch.setattr(_ids, "MOST_KEPT", 3)
+    requests, runs = AnthropicKernel(), OpenAIKernel()
+    for i in range(50):
+        requests.cancel_request(f"r{i}")
+        runs.cancel_run("thread", f"r{i}", None)  # which fails at the provider, and holds here
+        assert requests.is_cancelled(f"r{i}")
+        assert runs.is_cancelled(f"r{i}")
+    for kernel in (requests, runs):
+        assert [kernel.is_cancelled(f"r{i}") for i in (46, 47, 48, 49)] == [False, True, True, True]
+    requests.cancel_request("r47")
+    requests.cancel_request("r50")
+    assert requests._cancelled_requests == {"r47", "r49", "r50"}
+    requests._cancelled_requests.discard("r49")
+    assert len(requests._cancelled_requests) == 2

@@ -1,4 +1,4 @@
-"""Ids that the service knows the age of, and the name of a process."""
+"""Ids that the service knows the age of, those that are remembered here, and the name of a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterator, MutableSet
 
+MOST_KEPT = 10_000  # ids that are remembered
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 # How far ahead of its own clock a client makes ids: as far as the nodes take them.
 _MOST_AHEAD = 3600_000
@@ -44,6 +46,36 @@ class Ids:
             )
         with self._lock:
             self._least = max(self._least, newer_than + 1)
+
+
+class Latest(MutableSet[str]):
+    """The ids that were added last: the oldest are forgotten, lest they become ever more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[str, None] = {}  # the oldest first
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._all))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, id: str) -> None:
+        """Remember an id."""
+        with self._lock:
+            self._all.pop(id, None)
+            self._all[id] = None
+            while len(self._all) > MOST_KEPT:
+                del self._all[next(iter(self._all))]
+
+    def discard(self, id: str) -> None:
+        """Forget an id."""
+        with self._lock:
+            self._all.pop(id, None)
 
 
 def process_name(ids: Ids) -> str:

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._ids import Latest
 from ._functions import Asked, Functions, is_async, shown
 from ._gate import Sessions, missing
 
@@ -68,7 +69,7 @@ class _Governed:
         self._retries = retries
         self._timeout = timeout
         self._poll_interval = poll_interval
-        self._cancelled_runs: set[str] = set()
+        self._cancelled_runs = Latest()
 
     def __getattr__(self, name: str) -> Any:
         if name == "assistant":

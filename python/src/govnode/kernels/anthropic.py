@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._ids import Latest
 from ..adapters import Gate
 from ..integration import ExecutionContext, FrameworkKernel, PolicyViolationError
 from ..integration.hooks import KernelSession
@@ -64,7 +65,7 @@ class AnthropicKernel(FrameworkKernel):
         super().__init__(policy, evaluator, **options)
         self.max_retries = max_retries
         self.timeout_seconds = timeout_seconds
-        self._cancelled_requests: set[str] = set()
+        self._cancelled_requests = Latest()
 
     def as_message_hook(self, agent_id: str = "anthropic", session_id: str | None = None, **options: Any) -> Any:
         """Return a middleware of the client: ``Anthropic(middleware=[hook])`` (section 11.2). It is one session.
@@ -77,8 +78,6 @@ class AnthropicKernel(FrameworkKernel):
     def cancel_request(self, request_id: str) -> None:
         """Have a request not be sent, now or again, by the idempotency key that it has or will have (section 11.4)."""
         self._cancelled_requests.add(request_id)
-        while len(self._cancelled_requests) > MOST:
-            self._cancelled_requests.pop()
 
     def is_cancelled(self, request_id: str) -> bool:
         """Tell whether a request was cancelled."""

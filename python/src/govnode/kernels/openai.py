@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._ids import Latest
 from ..integration import ExecutionContext, FrameworkKernel, PolicyViolationError
 from ..integration.hooks import KernelSession
 from ._texts import Texts
@@ -65,7 +66,7 @@ class OpenAIKernel(FrameworkKernel):
         super().__init__(policy, evaluator, **options)
         self.max_retries = max_retries
         self.timeout_seconds = timeout_seconds
-        self._cancelled_runs: set[str] = set()
+        self._cancelled_runs = Latest()
 
     def wrap(self, assistant: Any, client: Any, session_id: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """Return the proxy of an assistant (section 10.2): with an AsyncOpenAI its methods are to be awaited.
