@@ -118,7 +118,8 @@ func (d *Definition) Executed(s *State, stage string, c *Call, result value.Valu
 	}
 	if result.Kind() == value.Map && c.Tool != "Read" {
 		kept := evidence(result)
-		s.Results = with(s.Results, c.Tool, kept, len(kept.JSON()) <= mostResult)
+		json := kept.JSON()
+		s.Results = with(s.Results, c.Tool, kept, len(json) <= mostResult && readable(json))
 	}
 	i := d.stage(stage)
 	if s.Active != stage || i < 0 || i+1 < len(d.Stages) || d.Stages[i].Terminal {
@@ -204,6 +205,13 @@ func (d *Definition) stand(s *State, i int) {
 
 // Looks reports whether a gate looks at results of a tool.
 func (d *Definition) Looks(tool string) bool { return d.results[tool] }
+
+// readable reports whether a result can be read again from a State, where it is nested in
+// four more: else nobody could read the State any more.
+func readable(json string) bool {
+	_, err := value.Parse([]byte("[[[[" + json + "]]]]"))
+	return err == nil
+}
 
 // fit reports whether a text may be evidence.
 func fit(text string) bool { return utf8.RuneCountInString(text) <= longest && !control(text) }

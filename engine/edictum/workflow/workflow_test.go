@@ -336,6 +336,26 @@ func TestEvidenceIsBounded(t *testing.T) {
 	require.NotContains(t, s.LastGood.Summary, "hunter2")
 }
 
+// A result that is nested as deeply as a document may be would be nested more deeply in a
+// State, which nobody could read any more: it is no evidence.
+func TestDeepResultsAreNoEvidence(t *testing.T) {
+	d := parsed(t, "  - {id: a, exit: [{condition: 'mcp_result_matches(\"t\", \"x\", \"y\")'}]}\n")
+	nested := func(depth int) value.Value {
+		v, err := value.Parse([]byte(strings.Repeat(`{"x":`, depth) + "1" + strings.Repeat("}", depth)))
+		require.NoError(t, err)
+		return v
+	}
+	for depth := 1; depth <= value.MaxDepth; depth++ {
+		s := d.New("s")
+		d.Executed(s, "a", &Call{Tool: "t"}, nested(depth), "now")
+		require.NotNil(t, s.LastGood, "%d", depth)
+		back, err := d.Decode("s", s.Encode())
+		require.NoError(t, err, "%d", depth)
+		require.Equal(t, s.Encode(), back.Encode(), "%d", depth)
+		require.Equal(t, depth <= value.MaxDepth-4, len(s.Results["t"]) == 1, "%d", depth)
+	}
+}
+
 // A State that is damaged is no new beginning.
 func TestDecodeRefuses(t *testing.T) {
 	d := parsed(t, gated)
