@@ -2,6 +2,7 @@ package quota_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,4 +81,27 @@ func TestDebts(t *testing.T) {
 	require.NoError(t, q.Admit(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "mine", Pool: "p", Token: token}), "it has that")
 	require.Error(t, q.Admit(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "mine", Pool: "p", Token: token + 1}), "it has not")
 	require.EqualValues(t, 4, counted())
+}
+
+// A namespace that may do less than when it came to owe does not owe that for longer.
+func TestDebtsOfALowerQuota(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "refused"}, []string{"quota"})
+	q := quota.New(store, store, refused, prometheus.NewCounter(prometheus.CounterOpts{Name: "turns"}), 0)
+	may := func(operations int64) {
+		put := &session.PutQuotas{NS: "owes", By: session.Maker{Client: "op"}, Quotas: session.Quotas{Operations: operations}}
+		require.NoError(t, store.Apply(t.Context(), put)[0].Failure())
+	}
+	may(1000)
+	for range 11_000 {
+		q.Missed(t.Context(), &session.Release{NS: "owes", Client: "c", Slot: "none", Pool: "p"}, &session.Result{Code: session.NotFound})
+	}
+	may(1)
+	var debt quota.Debt
+	require.Eventually(t, func() bool { // quotas are read a few times a second
+		debt = q.Debt(t.Context(), "owes")
+		return debt.Wait > 0 && strings.Contains(debt.Refusal().Error(), "which is 1;")
+	}, 10*time.Second, 10*time.Millisecond)
+	require.LessOrEqual(t, debt.Wait, 11*time.Second)
 }

@@ -21,9 +21,10 @@ type bucket struct {
 	filled time.Time
 }
 
-// fill adds what has come since the bucket was looked at last.
+// fill adds what has come since the bucket was looked at last. What was owed at a higher
+// rate is owed for no longer at a lower one.
 func (b *bucket) fill(now time.Time, rate float64) {
-	b.tokens = min(rate, b.tokens+rate*now.Sub(b.filled).Seconds())
+	b.tokens = min(rate, max(b.tokens, -mostOwed*rate)+rate*now.Sub(b.filled).Seconds())
 	b.filled = now
 }
 
