@@ -11,7 +11,6 @@ import (
 	"example.com/govnode/engine/matching"
 	"example.com/govnode/engine/pattern"
 	"example.com/govnode/engine/redact"
-	"example.com/govnode/engine/value"
 )
 
 // Scans of texts (adapter contract 7.3, 7.4): what goes to a model or comes from
@@ -126,7 +125,7 @@ func (p *Policy) blocked(ctx context.Context, text string) ([]pattern.Hit, error
 		ctx, cancel = context.WithTimeout(ctx, p.ceiling)
 		defer cancel()
 	}
-	return p.governance.Patterns.Hits(ctx, pattern.FormsOf(value.OfString(text)))
+	return p.governance.Patterns.Hits(ctx, pattern.FormsOfText(text))
 }
 
 func denyScan(category, reason string) Decision {

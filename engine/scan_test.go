@@ -88,6 +88,28 @@ func TestScanFailsClosed(t *testing.T) {
 	require.False(t, p.Scan(t.Context(), ScanInput, strings.Repeat("a", MaxScan+1)).Decision.Allowed)
 }
 
+// A text is searched as it is, as matches_pattern does (adapter contract 4.3): a glob is
+// anchored at its end alone, and nothing is found in quotes or escapes that are not there.
+func TestScanSearchesTheTextItself(t *testing.T) {
+	for _, c := range []struct {
+		pattern, text string
+		found         bool
+	}{
+		{"{pattern: secret.key, type: glob}", "read /etc/SECRET.KEY", true},
+		{"{pattern: secret.key, type: glob}", "secret.key is read", false},
+		{"{pattern: 'rm *', type: glob}", "please rm x", true},
+		{"{pattern: '^two$', type: regex}", "two", true},
+		{`"'"`, "a plain text", false},
+		{`"'"`, "it's quoted", true},
+		{`'"'`, "a plain text", false},
+		{`'\n'`, "one\ntwo", false},
+		{`'C:\temp'`, `in C:\temp`, true},
+	} {
+		r := scanPolicy(t, "blocked_patterns: ["+c.pattern+"]").Scan(t.Context(), ScanInput, c.text)
+		require.Equal(t, !c.found, r.Decision.Allowed, "%s in %q: %v", c.pattern, c.text, r.Findings)
+	}
+}
+
 // Every kind of text has a category of its own.
 func TestScanKinds(t *testing.T) {
 	p := scanPolicy(t, "blocked_patterns: [bad]")
