@@ -102,7 +102,9 @@ def test_22_3_3_denials_before(
     assert not found.allowed
     assert found.category == category, found
     assert reason in (found.reason or "")
-    assert [name for name, _ in heard] == ["policy_check", "policy_violation"]
+    blocked = ["tool_call_blocked"] if isinstance(given, ToolCallRequest) else []
+    assert [name for name, _ in heard] == ["policy_check", "policy_violation", *blocked]
+    assert k.audit_log[-1]["event_type"] == heard[-1][0]
     assert client.get_session(ctx.session_id).executions == before
     with pytest.raises(govnode.Error):
         found.require()
@@ -192,7 +194,7 @@ def test_22_3_6_composite_short_circuit(client: govnode.Client) -> None:
     found = k.pre_execute_check(ctx, tool())
     assert (found.allowed, found.reason, found.category) == (False, "not by me", "interceptor")
     assert [s.asked for s in says] == [1, 1, 0]
-    assert [name for name, _ in heard] == ["policy_check", "tool_call_blocked"]
+    assert [name for name, _ in heard] == ["policy_check", "policy_violation", "tool_call_blocked"]
     with pytest.raises(govnode.Rejected):  # the service was asked nothing
         client.get_session(ctx.session_id)
 
@@ -291,6 +293,17 @@ def test_22_3_11_events(client: govnode.Client, caplog: pytest.LogCaptureFixture
     assert [name for name, _ in heard] == ["policy_check", "policy_check", "policy_violation"]
     assert heard[-1][1]["agent_id"] == "a"
     assert "a listener of policy_check failed" in caplog.text
+
+
+def test_3_9_3_a_text_that_is_blocked_is_no_call_of_a_tool(client: govnode.Client) -> None:
+    policy = GovernancePolicy(name=f"contract-{next(_numbers)}", blocked_patterns=["bad"])
+    k = Present(policy, client=client)
+    heard: list[str] = []
+    for event in govnode.integration.GovernanceEventType:
+        k.on(event, lambda _, name=event.value: heard.append(name))  # type: ignore[misc]
+    with pytest.raises(govnode.errors.PolicyViolationError, match="output"):
+        k.look(k.create_context("a"), "something bad", "output", "t")
+    assert heard == ["policy_violation"]
 
 
 def test_22_3_12_signals(client: govnode.Client) -> None:

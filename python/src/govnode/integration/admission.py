@@ -16,7 +16,7 @@ from .asking import Approvals
 from .interceptors import CompositeInterceptor
 from .records import Records
 from .signals import Signals
-from .values import ExecutionContext, GovernanceEventType, ToolCallRequest
+from .values import ExecutionContext, ToolCallRequest
 
 if TYPE_CHECKING:
     from ..client import Call, Client, Session
@@ -33,14 +33,12 @@ class Refusal(Exception):
         self,
         reason: str,
         category: str,
-        event: GovernanceEventType = GovernanceEventType.TOOL_CALL_BLOCKED,
         approval_id: str = "",
         retry_after: float = 0.0,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.category = category
-        self.event = event
         self.approval_id = approval_id
         self.retry_after = retry_after
 
@@ -207,12 +205,10 @@ class Admission(Signals, Approvals, Records):
 
     def _why(self, session: Session, request: ToolCallRequest, options: dict[str, Any], call: Call) -> Refusal:
         """Return why a call was refused, as the order of section 3.6 has it."""
-        denied, event = call.denied(), GovernanceEventType.POLICY_VIOLATION
+        denied = call.denied()
         reason, category = denied.reason or denied.outcome.lower(), denied.outcome.lower()
         if denied.approval is not None:
-            return Refusal(
-                f"{reason} (approval {denied.approval.id})", "human_approval_required", event, denied.approval.id
-            )
+            return Refusal(f"{reason} (approval {denied.approval.id})", "human_approval_required", denied.approval.id)
         if denied.signal is None:
             try:
                 decision = session.evaluate(
@@ -226,7 +222,7 @@ class Admission(Signals, Approvals, Records):
                     reason, category = decision.reason, decision.category or category
             except Error:  # then the first answer stands
                 pass
-        return Refusal(reason, category, event, retry_after=denied.retry_after)
+        return Refusal(reason, category, retry_after=denied.retry_after)
 
     def _build_cedar_context(
         self,

@@ -388,17 +388,22 @@ class BaseIntegration(Admission, ABC):
             return error
         self._last_error = str(error)
         if isinstance(error, LeaseLost):
-            return Refusal(str(error), "lease_lost", GovernanceEventType.POLICY_VIOLATION)
+            return Refusal(str(error), "lease_lost")
         category = "no_answer" if isinstance(error, NoAnswer) else "error"
         reason = f"Policy evaluation error (fail-closed): {error}"
-        return Refusal(reason, category, GovernanceEventType.POLICY_VIOLATION)
+        return Refusal(reason, category)
 
     def _refuse(self, ctx: ExecutionContext, request: ToolCallRequest, kind: str, why: Refusal) -> PolicyCheckResult:
+        """Take down a refusal, and tell of it, as the service does (section 3.9.3)."""
         reason = why.reason or why.category
         about = {"agent_id": ctx.agent_id, "session_id": ctx.session_id, "tool_name": request.tool_name}
-        self._record(why.event.value, request, kind=kind, reason=reason, category=why.category, kept=True)
+        events = [GovernanceEventType.POLICY_VIOLATION]
+        if kind == "tool":
+            events.append(GovernanceEventType.TOOL_CALL_BLOCKED)
+        self._record(events[-1].value, request, kind=kind, reason=reason, category=why.category, kept=True)
         self._violated(reason, why.category, request.tool_name)
-        self.emit(why.event, {**about, "reason": reason, "category": why.category})
+        for event in events:
+            self.emit(event, {**about, "reason": reason, "category": why.category})
         return PolicyCheckResult(False, reason, why.category, approval_id=why.approval_id, retry_after=why.retry_after)
 
     @staticmethod

@@ -116,8 +116,8 @@ class KernelSession(AsyncSession):
 
 def _why(call: AsyncCall) -> Refusal:
     """Return the answer of the service to a call that it does not admit."""
-    denied, event = call.denied(), GovernanceEventType.POLICY_VIOLATION
+    denied = call.denied()
     reason = denied.reason or denied.outcome.lower()
     if denied.approval is not None:
-        return Refusal(reason, "human_approval_required", event, denied.approval.id)
-    return Refusal(reason, call.decision.category or denied.outcome.lower(), event, "", denied.retry_after)
+        return Refusal(reason, "human_approval_required", denied.approval.id)
+    return Refusal(reason, call.decision.category or denied.outcome.lower(), "", denied.retry_after)
