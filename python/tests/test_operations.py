@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
+from conftest import eventually
 
 import govnode
 from govnode._operations import Operations
+from govnode.edictum import GovnodeStorage
 
 
 def test_policies(client: govnode.Client) -> None:
@@ -101,6 +104,26 @@ def test_values_and_lists(client: govnode.Client) -> None:
     assert [(i.index, i.value) for i in part.items] == [(1, "b")]
     assert (part.length, part.next) == (2, 2)
     assert client.delete_list("l")
+
+
+def test_storage_of_edictum(client: govnode.Client) -> None:
+    """Edictum architecture, Session and Storage Model: the protocol of a StorageBackend, with its ``ttl``."""
+    store = GovnodeStorage(client, prefix="edictum/")
+
+    async def scenario() -> None:
+        assert await store.get("s:run:note") is None
+        await store.set("s:run:note", "kept")
+        await store.set("s:run:soon", "over", ttl=1)
+        assert await store.get("s:run:note") == "kept"
+        assert [await store.increment("s:run:execs"), await store.increment("s:run:execs", 0.5)] == [1.0, 1.5]
+        with pytest.raises(ValueError, match="holds a text"):
+            await store.increment("s:run:note")
+        await store.delete("s:run:execs")
+        assert await store.batch_get(["s:run:execs", "s:run:note"]) == {"s:run:execs": None, "s:run:note": "kept"}
+
+    asyncio.run(scenario())
+    eventually(lambda: client.get("edictum/s:run:soon") is None)
+    assert client.get("edictum/s:run:note") is not None
 
 
 def test_rates_and_budgets(client: govnode.Client) -> None:

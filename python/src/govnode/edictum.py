@@ -34,9 +34,9 @@ class GovnodeStorage:
         found = await self._client.get(self._prefix + key)
         return found.value if found is not None else None
 
-    async def set(self, key: str, value: str) -> None:
-        """Set a key to a text."""
-        await self._client.set(self._prefix + key, value)
+    async def set(self, key: str, value: str, ttl: float | None = None) -> None:
+        """Set a key to a text, for ``ttl`` seconds where that is given."""
+        await self._client.set(self._prefix + key, value, ttl=ttl)
 
     async def delete(self, key: str) -> None:
         """Remove a key."""
