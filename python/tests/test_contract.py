@@ -75,6 +75,7 @@ class Unsure:
         ({"blocked_patterns": [("*.pem", PatternType.GLOB)]}, 0, {"q": "K.PEM"}, "blocked_pattern_input", "pem"),
         ({"require_human_approval": True}, 0, "hi", "human_approval_required", "human approval"),
         ({"confidence_threshold": 0.8}, 0, Unsure(0.79), "confidence_threshold", "0.79"),
+        ({"confidence_threshold": 0.8}, 0, {"q": "x", "confidence": 0.79}, "confidence_threshold", "0.79"),
         ({"allowed_tools": ["other"]}, 0, tool(), "not_allowed_tool", "allowed list"),
         # The order of section 3.6.
         (
@@ -113,7 +114,7 @@ def test_22_3_3_denials_before(
 def test_22_3_3_what_is_allowed(client: govnode.Client) -> None:
     k = kernel(client, {"blocked_patterns": ["rm -rf"], "confidence_threshold": 0.8, "allowed_tools": ["t"]})
     ctx = k.create_context("a")
-    for given in ("hi", {"q": 1}, Unsure(0.8), tool(), None):
+    for given in ("hi", {"q": 1}, Unsure(0.8), {"confidence": 1}, {"confidence": "low"}, tool(), None):
         assert k.pre_execute_check(ctx, given).allowed
         assert k.post_execute_check(ctx, "done").allowed
 

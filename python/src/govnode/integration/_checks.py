@@ -63,7 +63,10 @@ def kind_of(input_data: Any) -> str:
 
 
 def confidence_of(input_data: Any) -> Any:
-    """Return how sure the agent says it is, or None."""
+    """Return how sure the agent says it is, or None. Of a mapping only a number says that."""
     if isinstance(input_data, ToolCallRequest):
         return input_data.metadata.get("confidence")
+    if isinstance(input_data, dict):
+        said = input_data.get("confidence")
+        return said if isinstance(said, (int, float)) and not isinstance(said, bool) else None
     return getattr(input_data, "confidence", None)
