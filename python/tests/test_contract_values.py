@@ -69,6 +69,12 @@ def test_policy_matches(pattern: Any, text: str, hits: bool) -> None:
     assert found == ([pattern if isinstance(pattern, str) else pattern[0]] if hits else [])
 
 
+def test_4_3_all_patterns_that_match_are_returned() -> None:
+    policy = GovernancePolicy(blocked_patterns=["z", "A", ("x|a", REGEX), "A", ("*A", GLOB), ("b", GLOB)])
+    assert policy.matches_pattern("xa") == ["A", "x|a", "A", "*A"]
+    assert policy.matches_pattern("") == []
+
+
 def test_policy_survives_being_written(tmp_path: Path) -> None:
     policy = GovernancePolicy(
         name="n",
@@ -99,6 +105,10 @@ def test_policy_survives_being_written(tmp_path: Path) -> None:
         ({"max_tool_calls": 9}, True),
         ({"timeout_seconds": 299}, True),
         ({"max_concurrent": 9}, True),
+        ({"backpressure_threshold": 7}, True),
+        ({"checkpoint_frequency": 4}, True),
+        ({"checkpoint_frequency": 6}, False),
+        ({"drift_threshold": 0.0}, False),
         ({"confidence_threshold": 0.9}, True),
         ({"confidence_threshold": 0.7}, False),
         ({"blocked_patterns": ["x"]}, True),
@@ -277,6 +287,29 @@ def test_composite_judges_what_is_used() -> None:
     first, second = Says(YES), Says(ToolCallResult(True, modified_arguments={"q": "y"}))
     assert CompositeInterceptor([first, second]).intercept(call()).modified_arguments == {"q": "y"}
     assert first.seen == [{"q": "x"}, {"q": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (ToolCallResult(True, "unsaid"), (True, "")),
+        (ToolCallResult(False, "not by me"), (False, "not by me")),
+        (ToolCallResult(False), (False, "Policy denied by evaluator")),
+        (ValueError("boom"), (False, "Policy evaluation error (fail-closed): boom")),
+    ],
+)
+def test_3_11_2_what_an_evaluator_comes_to(answer: Any, found: tuple[bool, str]) -> None:
+    class Evaluator:
+        def evaluate(self, context: dict[str, Any]) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    kernel = Kernel(evaluator=Evaluator())
+    asked = kernel._build_cedar_context("a", "handoff", "t", {"q": 1})
+    assert asked == {"agent_id": "a", "action_type": "handoff", "tool_name": "t", "tool_args": {"q": 1}}
+    assert kernel._evaluate_policy(asked) == found
+    assert Kernel()._evaluate_policy(asked) == (True, "")
 
 
 class Guard:
