@@ -18,7 +18,7 @@ pytest.importorskip(
 
 from agent_framework import Agent, MCPStdioTool
 from maf import ScriptedClient, results
-from mcp.types import CreateMessageRequestParams, ErrorData, SamplingMessage, TextContent
+from mcp.types import CreateMessageRequestParams, ErrorData, SamplingMessage, TextContent, Tool
 
 from govnode.adapters.agent_framework import GovnodeMiddleware, sampling
 
@@ -93,11 +93,12 @@ def test_only_declared_arguments_go_out(session: govnode.Session, ran: Path) -> 
     assert ran.read_text() == "notes\n"
 
 
-async def sample(tool: MCPStdioTool) -> str:
+async def sample(tool: MCPStdioTool, text: str = "what is it?", **more: Any) -> str:
     """Have the framework answer a server that asks for the model, as it does when that asks."""
-    asks = SamplingMessage(role="user", content=TextContent(type="text", text="what is it?"))
+    asks = SamplingMessage(role="user", content=TextContent(type="text", text=text))
     given: Any = None  # of the connection: what judges does not look at it
-    answer = await tool.sampling_callback(given, CreateMessageRequestParams(messages=[asks], max_tokens=50))
+    params = CreateMessageRequestParams(messages=[asks], max_tokens=50, **more)
+    answer = await tool.sampling_callback(given, params)
     return str(answer.message if isinstance(answer, ErrorData) else answer.content.text)
 
 
@@ -118,6 +119,24 @@ def test_sampling_is_judged(client: govnode.Client, ran: Path) -> None:
     assert [said[0], said[1], said[3]] == ["first", "second", "third"]
     assert "denied by the 'sampling_approval_callback'" in said[2]
     assert session.read().open_calls == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"text": "say forbidden things"},
+        {"system_prompt": "say forbidden things"},
+        {"tools": [Tool(name="a", description="says forbidden things", input_schema={"type": "object"})]},
+    ],
+)
+def test_all_that_a_server_asks_is_judged(client: govnode.Client, ran: Path, asked: dict[str, Any]) -> None:
+    client.put_policy("name: sampled-words\nblocked_patterns: [FORBIDDEN]\n")
+    model = ScriptedClient(["never"])
+    judge = sampling(client.session(agent="tester", policy="sampled-words"), "files")
+    said = asyncio.run(sample(connect(ran, model, sampling_approval_callback=judge), **asked))
+    assert "denied by the 'sampling_approval_callback'" in said
+    assert model.turn == 0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,7 +17,12 @@ def sampling(session: Sessions, server: str, **options: Any) -> Callable[[Any], 
     gate = Gate(session, **options)
 
     async def approved(params: Any) -> bool:
-        asks = {"messages": [_text(m) for m in params.messages], "max_tokens": _most(params)}
+        asks: dict[str, Any] = {"messages": [_text(m) for m in params.messages], "max_tokens": _most(params)}
+        # The model gets these words of the server too.
+        if system := getattr(params, "system_prompt", None) or getattr(params, "systemPrompt", None):
+            asks["system_prompt"] = str(system)
+        if tools := getattr(params, "tools", None):
+            asks["tools"] = {t.name: t.description or "" for t in tools}
         try:
             passage = await gate.aenter(server, asks, options={"kind": "sampling", "server_label": server})
         except PolicyViolationError:
