@@ -19,6 +19,7 @@ from govnode.integration import (
     ContentHashInterceptor,
     GovernancePolicy,
     PatternType,
+    PolicyCheckResult,
     ToolCallRequest,
     ToolCallResult,
     content_hash,
@@ -149,6 +150,37 @@ def test_22_3_4_async_forms(client: govnode.Client) -> None:
 
     assert asyncio.run(main()) == [True] * 5
     assert client.get_session(ctx.session_id).executions == 5
+    assert ctx._open == []
+
+
+class Stricter(Kernel):
+    """An adapter that looks at more, in the forms that are not async alone."""
+
+    def pre_execute_check(self, ctx: Any, input_data: Any, **named: Any) -> PolicyCheckResult:
+        if input_data == "no":
+            return PolicyCheckResult(False, "not here", "own")
+        return super().pre_execute_check(ctx, input_data, **named)
+
+    def post_execute_check(self, ctx: Any, output_data: Any, **named: Any) -> PolicyCheckResult:
+        found = super().post_execute_check(ctx, output_data, **named)
+        return PolicyCheckResult(False, "not that", "own") if output_data == "no" else found
+
+
+def test_3_8_async_forms_do_what_the_others_do(client: govnode.Client) -> None:
+    k = Stricter(GovernancePolicy(name=f"contract-{next(_numbers)}"), client=client)
+    ctx = k.create_context("a")
+
+    async def one(output: object) -> tuple[bool, str | None]:
+        assert await k.async_pre_execute(ctx, "no") == (False, "not here")
+        assert (await k.async_pre_execute_check(ctx, "yes", tokens=2)).allowed
+        return await k.async_post_execute(ctx, output)
+
+    async def main() -> list[tuple[bool, str | None]]:
+        return list(await asyncio.gather(one("yes"), one("no"), one(ValueError("failed"))))
+
+    assert asyncio.run(main()) == [(True, None), (False, "not that"), (True, None)]
+    session = client.get_session(ctx.session_id)
+    assert (session.executions, session.failures, ctx.total_tokens) == (3, 1, 6)
     assert ctx._open == []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Error
-from .values import ExecutionContext, ToolCallRequest, logger
+from .values import ExecutionContext, PolicyCheckResult, ToolCallRequest, logger
 
 if TYPE_CHECKING:
     from ..client import Call
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 class Caller:
     """Whoever waits for the answer to a check, and the call that it got."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
         self.gone = False
         self.call: Call | None = None
 
@@ -46,6 +49,28 @@ def take(ctx: ExecutionContext, owner: object) -> Call | None:
             if ctx._open[i][0] is owner:
                 return ctx._open.pop(i)[1]
         return ctx._open.pop(0)[1] if ctx._open else None
+
+
+# For whom a check is made on another thread.
+_asking: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("govnode_asking", default=None)
+
+
+async def asked_for(
+    caller: Caller, check: Callable[..., PolicyCheckResult], *args: Any, **named: Any
+) -> PolicyCheckResult:
+    """Make a check on a thread."""
+    token = _asking.set(caller)
+    try:
+        return await asyncio.to_thread(check, *args, **named)
+    finally:
+        _asking.reset(token)
+
+
+def caller_now() -> Caller:
+    """Return for whom this check is made: whoever has had it made on this thread, or else what runs."""
+    caller = _asking.get()
+    _asking.set(None)  # what the check calls in turn is its own
+    return caller or Caller(owner_now())
 
 
 def request_of(ctx: ExecutionContext, input_data: Any) -> ToolCallRequest:

@@ -20,7 +20,7 @@ from ..errors import LeaseLost, NoAnswer
 from ..guardrail import GuardrailProvider
 from ..policy import GovernancePolicy, PolicyConfig
 from . import _policies
-from ._checks import Caller, confidence_of, give_back, kind_of, owner_now, request_of, take
+from ._checks import Caller, asked_for, caller_now, confidence_of, give_back, kind_of, owner_now, request_of, take
 from .admission import Admission, Refusal, budget_of
 from .asking import Approvals
 from .interceptors import CompositeInterceptor, GuardrailInterceptor, ToolCallInterceptor, content_hash
@@ -230,7 +230,7 @@ class BaseIntegration(Admission, ABC):
         agent, handoff or sampling. Only tool and sampling (the server's label) name a tool: the service counts every
         other call that names one as a call of it. ``tokens`` is how many it may use.
         """
-        return self._pre(ctx, input_data, owner_now(), kind, tokens, Caller())
+        return self._pre(ctx, input_data, caller_now(), kind, tokens)
 
     def post_execute_check(
         self,
@@ -246,7 +246,7 @@ class BaseIntegration(Admission, ABC):
         ``status`` is succeeded, failed or cancelled. Without it an exception as the output has failed. ``tokens`` and
         ``cost`` are what it used; without them it used what it was admitted for.
         """
-        return self._post(ctx, output_data, owner_now(), status, tokens, cost)
+        return self._post(ctx, output_data, caller_now().owner, status, tokens, cost)
 
     def pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``pre_execute_check`` does."""
@@ -260,9 +260,11 @@ class BaseIntegration(Admission, ABC):
         self, ctx: ExecutionContext, input_data: Any, *, kind: str = "", tokens: int = 0
     ) -> PolicyCheckResult:
         """Do what ``pre_execute_check`` does, and leave the loop free meanwhile (section 3.8)."""
-        caller = Caller()
+        caller = Caller(owner_now())
+        # What is not said is left out: another adapter's twin may not know of it.
+        named = {k: v for k, v in (("kind", kind), ("tokens", tokens)) if v}
         try:
-            return await asyncio.to_thread(self._pre, ctx, input_data, owner_now(), kind, tokens, caller)
+            return await asked_for(caller, self.pre_execute_check, ctx, input_data, **named)
         except asyncio.CancelledError:
             # The thread goes on: what it has begun, or begins yet, is nobody's.
             with ctx._lock:
@@ -283,7 +285,9 @@ class BaseIntegration(Admission, ABC):
         cost: float | Decimal | None = None,
     ) -> PolicyCheckResult:
         """Do what ``post_execute_check`` does, and leave the loop free meanwhile."""
-        return await asyncio.to_thread(self._post, ctx, output_data, owner_now(), status, tokens, cost)
+        given = {"status": status, "tokens": tokens, "cost": cost}
+        named = {k: v for k, v in given.items() if v is not None}
+        return await asked_for(Caller(owner_now()), self.post_execute_check, ctx, output_data, **named)
 
     async def async_pre_execute(self, ctx: ExecutionContext, input_data: Any) -> tuple[bool, str | None]:
         """Do what ``async_pre_execute_check`` does."""
@@ -293,9 +297,7 @@ class BaseIntegration(Admission, ABC):
         """Do what ``async_post_execute_check`` does."""
         return (await self.async_post_execute_check(ctx, output_data)).to_legacy_tuple()
 
-    def _pre(
-        self, ctx: ExecutionContext, input_data: Any, owner: object, kind: str, tokens: int, caller: Caller
-    ) -> PolicyCheckResult:
+    def _pre(self, ctx: ExecutionContext, input_data: Any, caller: Caller, kind: str, tokens: int) -> PolicyCheckResult:
         request, kind = request_of(ctx, input_data), kind or kind_of(input_data)
         self.emit(GovernanceEventType.POLICY_CHECK, {"agent_id": ctx.agent_id, "tool_name": request.tool_name})
         try:
@@ -310,7 +312,7 @@ class BaseIntegration(Admission, ABC):
                 ctx._open = [(o, c) for o, c in ctx._open if c.state != "lost"]
             caller.call = call
             if not caller.gone:
-                ctx._open.append((owner, call))
+                ctx._open.append((caller.owner, call))
         if caller.gone:
             give_back(call)
             return PolicyCheckResult(False, "the caller was cancelled", "cancelled")
