@@ -227,6 +227,21 @@ def test_content_hash_interceptor(tool: str, strict: bool, actual: str, allowed:
     assert interceptor.intercept(call(tool, content_hash=actual)).allowed is allowed
 
 
+def test_5_5_what_is_said_of_a_hash(caplog: pytest.LogCaptureFixture) -> None:
+    hashes = {"t": "a" * 64}
+    found = ContentHashInterceptor(hashes).intercept(call(content_hash="b" * 64))
+    assert found.reason == (
+        "Tool 't' content hash mismatch: expected aaaaaaaaaaaa… got bbbbbbbbbbbb… (possible tampering or wrapper)"
+    )
+    missing = ContentHashInterceptor(hashes, strict=False).intercept(call())
+    assert missing.reason == "Tool 't' call is missing content_hash metadata — cannot verify integrity"
+    unknown = "Tool 'alias' has no registered content hash (possible alias or wrapper)"
+    assert ContentHashInterceptor(hashes).intercept(call("alias")).reason == unknown
+    assert not caplog.records
+    assert ContentHashInterceptor(hashes, strict=False).intercept(call("alias")).allowed
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", f"govnode: {unknown}")]
+
+
 def test_content_hash_is_of_the_tool_itself() -> None:
     import functools
 
