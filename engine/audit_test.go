@@ -42,6 +42,39 @@ func TestFailuresAreLoggedWithoutTheirContext(t *testing.T) {
 	}
 }
 
+// A defect of the program denies as any error does (policy engine spec 16.1, 16.2), is logged
+// with its stack (16.3), and its record names the chain that was judged by (17.1).
+func TestPanicsDeny(t *testing.T) {
+	var out bytes.Buffer
+	log := WithLogger(slog.New(slog.NewJSONHandler(&out, nil)))
+	p := mustCompileFilesWith(t, []Option{log}, file("governance.yaml", "name: root\nrules: []"), file("a/governance.yaml", "name: a\nrules: []"))
+	in := call.Input{
+		Tool: "mail", Context: enginetest.Value(t, `{"path":"a/x"}`),
+		ContentHash: func(string) (string, bool) { panic("lost the table, password=hunter2") },
+	}
+	d := p.Evaluate(context.Background(), in)
+	require.False(t, d.Allowed)
+	require.Equal(t, "deny", d.Action)
+	require.Equal(t, "Policy evaluation error — access denied (fail closed)", d.Reason)
+	require.Equal(t, []string{"root", "a"}, d.PolicyChain)
+	record := p.Audit(in, d, ContextHash{})
+	require.True(t, record.Error)
+	require.Equal(t, []string{"root", "a"}, record.PolicyChain)
+	require.Contains(t, out.String(), `"level":"ERROR"`)
+	require.Contains(t, out.String(), "goroutine")
+	require.NotContains(t, out.String()+d.Error, "hunter2")
+}
+
+// In mode warn a tool without a registered hash may be called, and is warned of (policy
+// engine spec 10.5).
+func TestUnknownToolsAreWarnedOf(t *testing.T) {
+	var out bytes.Buffer
+	p := mustCompile(t, "content_hash_mode: warn\ncontent_hashes: {}", WithLogger(slog.New(slog.NewJSONHandler(&out, nil))))
+	require.True(t, p.Evaluate(context.Background(), call.Input{Tool: "mail"}).Allowed)
+	require.Contains(t, out.String(), `"level":"WARN"`)
+	require.Contains(t, out.String(), `"tool":"mail"`)
+}
+
 func TestRedact(t *testing.T) {
 	for text, want := range map[string]string{
 		"mail jane.doe@example.org now":          "mail [REDACTED:email] now",

@@ -33,7 +33,9 @@ func (p *Policy) Evaluate(ctx context.Context, in call.Input) (d Decision) {
 func (p *Policy) Decide(ctx context.Context, in *call.Input, d *Decision) {
 	defer func() {
 		if r := recover(); r != nil {
+			chain := d.PolicyChain
 			*d = p.panicDecision(in, r, debug.Stack())
+			d.PolicyChain = chain
 		}
 	}()
 	switch {
@@ -49,11 +51,11 @@ func (p *Policy) decideFully(ctx context.Context, in *call.Input, d *Decision) {
 	*d = Decision{}
 	e := matching.Evaluation{In: in, State: &matching.State{Ceiling: p.ceiling}}
 	e.Begin()
+	defer func() { d.PolicyChain = e.Chain }() // also where it panics (policy engine spec 17.1)
 	p.judge(ctx, e, d)
 	if (d.Allowed || d.Ask != nil) && p.guardrails != nil {
 		p.guard(ctx, e, d)
 	}
-	d.PolicyChain = e.Chain
 	d.Premises = e.Premises
 	for _, line := range e.Trace {
 		d.Trace = append(d.Trace, redact.Text(line))
