@@ -164,6 +164,12 @@ class TestAnthropicKernel(KernelLaws):
         assert "jane@example.org" not in str(provider.requests)
         assert "write to" in str(provider.requests)
 
+    def test_11_2_what_a_provider_has_sealed_goes_back_as_it_is(self, client: govnode.Client) -> None:
+        sealed = {"type": "redacted_thinking", "data": "jane@example.org"}
+        messages = [{"role": "assistant", "content": [sealed]}, {"role": "user", "content": "go on"}]
+        _, provider = create(DRIVER.make(client), ["done"], "sync", messages=messages)
+        assert provider.requests[0]["messages"][0]["content"] == [sealed]
+
     def test_11_2_arguments_that_are_no_object_raise(self, client: govnode.Client) -> None:
         with pytest.raises(PolicyViolationError, match="the arguments of shell are no JSON object"):
             create(DRIVER.make(client), [[("shell", ["ls"])]], "sync")

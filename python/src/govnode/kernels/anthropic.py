@@ -290,7 +290,7 @@ def _looked(value: Any, look: Callable[[str], str]) -> Any:
         return [_looked(v, look) for v in value]
     if not isinstance(value, Mapping) or value.get("type") in ("tool_use", "server_tool_use"):
         return value
-    if value.get("type") == "base64":
+    if value.get("type") in ("base64", "redacted_thinking"):  # no texts: the latter the provider takes as it was alone
         return value
     used = {k: _looked(value[k], look) for k in _WITH_TEXT if k in value}
     return value if all(used[k] == value[k] for k in used) else {**value, **used}
