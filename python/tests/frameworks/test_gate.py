@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -80,15 +81,16 @@ def test_a_hook_that_is_met_twice_lets_through(session: govnode.Session) -> None
     assert (info.attempts, info.executions) == (2, 1)
 
 
+class InterruptError(Exception):
+    """Leaves a call open, which goes on when it comes again."""
+
+
+def interrupt() -> None:
+    raise InterruptError
+
+
 def test_interrupted_call_goes_on(session: govnode.Session) -> None:
     gate = Gate(session)
-
-    class InterruptError(Exception):
-        pass
-
-    def interrupt() -> None:
-        raise InterruptError
-
     with pytest.raises(InterruptError):
         gate.enter("t", {}, call_id="c", run_id="r").run(interrupt, interrupts=(InterruptError,))
     assert [c.call_id for c in session.read().open_calls] == ["r/c"]
@@ -118,16 +120,25 @@ ASKS = "name: asks\nallowed_tools: [mail]\nrequire_human_approval: true\napprova
 named = pytest.mark.parametrize("call", [{"call_id": "c", "run_id": "r"}, {}], ids=["by its id", "by what it is"])
 
 
+@pytest.fixture(scope="module")
+def alone() -> Iterator[testing.Address]:
+    """A node without others: a client would learn of those, and go around the proxy."""
+    with testing.node() as address:
+        yield address
+
+
 @named
 @pytest.mark.parametrize("on_denied", ["tell", "raise"])
-def test_an_outage_leaves_an_approval_as_it_is(
-    client: govnode.Client, address: testing.Address, call: dict[str, Any], on_denied: str
-) -> None:
+def test_an_outage_leaves_an_approval_as_it_is(alone: testing.Address, call: dict[str, Any], on_denied: str) -> None:
     """What people say meanwhile holds when the call comes after it."""
-    client.put_policy(ASKS)
-    session = client.session(agent="anna", policy="asks")
-    session.open()
-    with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5) as through:
+    with (
+        govnode.Client(alone) as client,
+        Proxy(alone) as proxy,
+        govnode.Client(proxy.address, timeout=0.5) as through,
+    ):
+        client.put_policy(ASKS)
+        session = client.session(agent="anna", policy="asks")
+        session.open()
         gate = Gate(through.session(session.id), on_denied=on_denied)
 
         def enter() -> str:
@@ -147,14 +158,18 @@ def test_an_outage_leaves_an_approval_as_it_is(
         client.approve(asked.id, approver="carla")
         proxy.always("")
         assert enter() == "sent"
-    assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
+        assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
 
 
-def test_an_outage_while_people_are_waited_for(client: govnode.Client, address: testing.Address) -> None:
-    client.put_policy(ASKS)
-    session = client.session(agent="anna", policy="asks")
-    session.open()
-    with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5) as through:
+def test_an_outage_while_people_are_waited_for(alone: testing.Address) -> None:
+    with (
+        govnode.Client(alone) as client,
+        Proxy(alone) as proxy,
+        govnode.Client(proxy.address, timeout=0.5) as through,
+    ):
+        client.put_policy(ASKS)
+        session = client.session(agent="anna", policy="asks")
+        session.open()
         gate = Gate(through.session(session.id), approval_wait=5)
         begun: list[str] = []
 
@@ -169,7 +184,7 @@ def test_an_outage_while_people_are_waited_for(client: govnode.Client, address: 
         client.approve(asked.id, approver="carla")
         proxy.always("")
         gate.enter("mail", {"to": "bob"}).run(lambda: None)
-    assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
+        assert [a.state for a in client.list_approvals(session_id=session.id)] == ["USED"]
 
 
 @named
@@ -192,6 +207,34 @@ def test_equal_calls_that_wait_for_people_are_two(client: govnode.Client, call: 
         assert "sent" in [enter() for _ in range(2)]
     states = [a.state for a in client.list_approvals(session_id=session.id)]
     assert states.count("USED") == 2
+
+
+@pytest.fixture
+def two(client: govnode.Client) -> Gate:
+    """The gate of two sessions: in "free" mail may be sent, in "asks" people are asked before."""
+    client.put_policy(ASKS)
+    client.put_policy("name: free\nallowed_tools: [mail]\n")
+    sessions = {name: client.session(agent="anna", policy=name) for name in ("asks", "free")}
+    return Gate(lambda name: sessions[name])
+
+
+def test_an_approval_is_not_lost_to_a_call_of_another_session(client: govnode.Client, two: Gate) -> None:
+    """The models of both call their first call the same."""
+    denied = two.enter("mail", {}, call_id="call_0", conversation="asks").denied
+    assert denied is not None
+    assert denied.approval is not None
+    two.enter("mail", {}, call_id="call_0", conversation="free").run(lambda: None)
+    client.approve(denied.approval.id, approver="carla")
+    two.enter("mail", {}, call_id="call_0", conversation="asks").run(lambda: None)
+
+
+def test_a_call_does_not_go_on_that_another_session_has_interrupted(two: Gate) -> None:
+    with pytest.raises(InterruptError):
+        two.enter("mail", {}, call_id="call_0", conversation="free").run(interrupt, interrupts=(InterruptError,))
+    other = two.enter("mail", {}, call_id="call_0", conversation="asks")
+    assert other.denied is not None
+    assert other.denied.outcome == "APPROVAL_REQUIRED"
+    two.enter("mail", {}, call_id="call_0", conversation="free").run(lambda: None)
 
 
 def test_stop_holds_and_continue_lets_go_on(client: govnode.Client, session: govnode.Session) -> None:

@@ -18,7 +18,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors, messages
 from .._behind import abandoning
@@ -35,6 +35,9 @@ __all__ = ["Gate", "Killed", "Passage", "PolicyViolationError", "Sessions", "mis
 log = logging.getLogger("govnode")
 
 Sessions = Session | AsyncSession | Callable[[str], Session | AsyncSession]
+
+K = TypeVar("K")
+_Place = tuple[str, str]  # a session, and the id of a call in it
 
 _MOST_KEPT = 10_000  # ids of which it is known how often they passed, and conversations
 _MOST_PASSES = 100  # of one id that other processes may have used up
@@ -84,9 +87,10 @@ class Gate:
             self._ways[""] = _Ways(session)
         self._options: dict[str, Any] = {**(options or {}), "wait": wait, "approval_wait": approval_wait}
         self._lock = threading.Lock()
-        self._passes: OrderedDict[str, int] = OrderedDict()
-        self._interrupted: OrderedDict[str, AsyncCall] = OrderedDict()
-        self._undecided: OrderedDict[str, list[str]] = OrderedDict()  # ids that come again, the first asked first
+        # By session and id: the calls of one session are none of another, where a model gives out the same id.
+        self._passes: OrderedDict[_Place, int] = OrderedDict()
+        self._interrupted: OrderedDict[_Place, AsyncCall] = OrderedDict()
+        self._undecided: OrderedDict[_Place, list[str]] = OrderedDict()  # ids that come again, the first asked first
         self._nameless: OrderedDict[str, list[str]] = OrderedDict()  # what those are of that a framework gives no id
         #: The prefix of calls whose framework does not name its run.
         self.run = ""
@@ -202,23 +206,24 @@ class Gate:
     ) -> AsyncCall:
         """Begin a call under its id, or, where that was used up, under the id of its next pass."""
         call: AsyncCall | None
+        place = session.id, base
         with self._lock:
-            call = self._interrupted.get(base)
+            call = self._interrupted.get(place)
             if call is not None and call._body["tool"] == tool and call._given == arguments:
-                del self._interrupted[base]
+                del self._interrupted[place]
             else:
                 call = None
         if call is not None and call.state in ("held", "at risk"):
             return call
         for _ in range(_MOST_PASSES):
-            id, asked = self._next(base)
+            id, asked = self._next(place)
             try:
                 call = await session.begin(tool, arguments, **{**options, "call_id": id})
             except BaseException as e:
                 if isinstance(e, Rejected) and e.reason == "ID_REUSED":
                     continue
                 if isinstance(e, Exception) and (asked or (isinstance(e, NoAnswer) and e.pending)):
-                    self._again(base, id, key)  # people may say yes meanwhile
+                    self._again(place, id, key)  # people may say yes meanwhile
                 elif not isinstance(e, Exception) or isinstance(e, NoAnswer):
                     within = session._core.config.attempt_timeout + options.get("wait", 10.0)
                     session._core.live().keeper.later(
@@ -226,7 +231,7 @@ class Gate:
                     )
                 raise
             if call.outcome in ("APPROVAL_REQUIRED", "STOPPED"):
-                self._again(base, id, key)
+                self._again(place, id, key)
             if call.outcome not in ("ALREADY_ENDED", "LEASE_LOST"):
                 return call
         raise Denied("ID_REUSED", f"call {base} has passed {_MOST_PASSES} times")
@@ -254,27 +259,29 @@ class Gate:
         with self._lock:
             return _taken(self._nameless, key)
 
-    def _next(self, base: str) -> tuple[str, bool]:
+    def _next(self, place: _Place) -> tuple[str, bool]:
         """Return the next id of a call, and whether it was asked about under that before."""
         with self._lock:
-            if undecided := _taken(self._undecided, base):
+            if undecided := _taken(self._undecided, place):
                 return undecided, True
-            count = self._passes[base] = self._passes.get(base, 0) + 1
-            self._passes.move_to_end(base)
+            count = self._passes[place] = self._passes.get(place, 0) + 1
+            self._passes.move_to_end(place)
             while len(self._passes) > _MOST_KEPT:
                 self._passes.popitem(last=False)
+        _, base = place
         return base if count == 1 else f"{base}:{count}", False
 
-    def _again(self, base: str, id: str, key: str) -> None:
+    def _again(self, place: _Place, id: str, key: str) -> None:
         """Note an id whose answer was not final: when the call comes once more it has that id."""
         with self._lock:
-            _put(self._undecided, base, id)
+            _put(self._undecided, place, id)
             if key:
+                _, base = place
                 _put(self._nameless, key, base)
 
     def _interrupt(self, base: str, call: AsyncCall) -> None:
         with self._lock:
-            self._interrupted[base] = call
+            self._interrupted[call.session_id, base] = call
             while len(self._interrupted) > _MOST_KEPT:
                 self._interrupted.popitem(last=False)
 
@@ -292,13 +299,13 @@ def _key(*call: Any) -> str:
         return ""
 
 
-def _put(waiting: OrderedDict[str, list[str]], key: str, id: str) -> None:
+def _put(waiting: OrderedDict[K, list[str]], key: K, id: str) -> None:
     waiting.setdefault(key, []).append(id)
     while len(waiting) > _MOST_KEPT:
         waiting.popitem(last=False)
 
 
-def _taken(waiting: OrderedDict[str, list[str]], key: str) -> str:
+def _taken(waiting: OrderedDict[K, list[str]], key: K) -> str:
     """Take the id that has waited longest: each is for one caller alone, so that one yes is one call."""
     ids = waiting.get(key, [])
     id = ids.pop(0) if ids else ""
