@@ -149,6 +149,26 @@ def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
         assert ended.wait(10)
 
 
+def test_people_who_were_asked_before_a_stop_are_not_asked_anew_for_an_outage() -> None:
+    asked = {"outcome": "OUTCOME_APPROVAL_REQUIRED", "approval": {"id": "a"}}
+    begun: list[str] = []
+
+    def answer(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        if method == "Status":
+            return {}
+        begun.append(method)
+        return {"results": [{"begin": asked}]} if method == "BatchCalls" else {"outcome": "OUTCOME_STOPPED"}
+
+    def status(method: str) -> int:
+        return 200 if len(begun) < 3 else 503
+
+    with Scripted(answer, status) as node, govnode.Client(node.address, timeout=0.3) as client:
+        with pytest.raises(govnode.NoAnswer) as raised:
+            client.session("s").begin("t", call_id="c", approval_wait=5)
+        assert begun[:3] == ["BatchCalls", "BeginCall", "BeginCall"]
+        assert raised.value.pending
+
+
 def test_lost_answer_is_asked_for_again_with_the_same_id(client: govnode.Client, proxy: Proxy) -> None:
     through = govnode.Client(proxy.address)
     proxy.once("lose", "Increment")

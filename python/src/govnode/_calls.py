@@ -545,13 +545,14 @@ class Leases(Operations):
             for _ in range(_REPEATS):
                 outcome = answer["outcome"]
                 now = time.monotonic()
-                admitted, asked = outcome == "OUTCOME_ADMITTED", outcome == "OUTCOME_APPROVAL_REQUIRED"
+                admitted = outcome == "OUTCOME_ADMITTED"
+                asked = asked or outcome == "OUTCOME_APPROVAL_REQUIRED"
                 if admitted:
                     if now - op.sent <= _left(answer) / 3:
                         return answer
                     op.touched = UNCERTAIN
                     op.batched, op.wait = batched, 0.0
-                elif asked and now < decided:
+                elif outcome == "OUTCOME_APPROVAL_REQUIRED" and now < decided:
                     op.batched, op.wait = "", decided - now
                 elif outcome in _NOT_FINAL and now < until:
                     op.batched, op.wait = "", until - now
