@@ -417,6 +417,17 @@ class TestGoogleADKKernel(KernelLaws):
             assert inner.before_tool_callback is before
             assert inner.after_tool_callback is agent.before_agent_callback is None
 
+    def test_18_agents_that_are_wrapped_apart_run_in_one_app(self, client: govnode.Client) -> None:
+        """The runner of an agent that is a tool has the plugins of the first one, each by its name."""
+        inner = FRAMEWORK.agent([[("shell", {"command": "ls"})], "done"], Tool().function, name="inner")
+        second = FRAMEWORK.agent([[("inner", {"request": "go"})], "all done"], AgentTool(inner), name="second")
+        first = FRAMEWORK.agent([[("shell", {"command": "ls"})], "done"], Tool().function, name="first")
+        outer = SequentialAgent(name="outer", sub_agents=[first, second])
+        for agent in (first, second):
+            with pytest.warns(DeprecationWarning, match="as_plugin"):
+                DRIVER.make(client).wrap(agent)
+        assert run(None, outer).final == "all done"
+
     def test_18_who_could_change_what_was_judged_is_refused(self, client: govnode.Client) -> None:
         tool = Tool()
         agent = FRAMEWORK.agent(LS, tool.function)

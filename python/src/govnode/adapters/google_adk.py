@@ -140,7 +140,7 @@ class _First(BasePlugin):
     """Hands on what the tools of a plugin return, before any other is asked about it."""
 
     def __init__(self, of: GovnodePlugin) -> None:
-        super().__init__(name=f"{of.name}_first")
+        super().__init__(name=f"{of.name}_first_{id(of)}")  # ADK wants each name once
         self.of = of
 
     async def after_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any) -> Any:
