@@ -94,6 +94,25 @@ def test_what_a_model_would_see_that_cannot_be_told_is_not_shown(looking: govnod
     assert (looking.read().failures, looking.read().open_calls) == (1, ())
 
 
+def test_what_nobody_looks_at_is_not_made_a_text(looking: govnode.Session) -> None:
+    """No rule looks at it, and after two it is known that nobody compares it either: it may be large."""
+    made: list[str] = []
+
+    class Page:
+        def __str__(self) -> str:
+            made.append("")
+            return "fine"
+
+    def seen(page: Page) -> str:
+        return str(page)
+
+    gate = Gate(looking)
+    for _ in range(5):
+        gate.enter("other", {}).run(Page, seen=seen)
+        gate.enter("other", {}).end("succeeded", Page())
+    assert len(made) == 2
+
+
 def test_what_cannot_be_judged_is_not_shown(looking: govnode.Session) -> None:
     with looking.call("look") as call:
         call.output = "x" * (1 << 20)

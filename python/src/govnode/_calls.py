@@ -190,6 +190,11 @@ class HeldCall(Held):
         return bool(self._answer.get("reviews"))
 
     @property
+    def _wants_output(self) -> bool:
+        """Whether anybody looks at what it returns: rules, or who compares it with what came before."""
+        return self.reviews or self._session.compares
+
+    @property
     def shown(self) -> Any:
         """What is to be shown of the output, once the call is ended: that itself, unless rules changed it.
 
@@ -404,9 +409,14 @@ class LazySession:
             body["sessionToken"] = self.secret
         return body
 
+    @property
+    def compares(self) -> bool:
+        """Whether the policy compares outputs, as far as this is known."""
+        return self._compared < 2
+
     def put_output(self, body: dict[str, Any], output: Any) -> None:
-        """Put the output of a call into its end, if the policy looks at outputs as far as this is known."""
-        if output is None or self._compared > 1:
+        """Put the output of a call into its end, if it is compared."""
+        if output is None or not self.compares:
             return
         text = output if isinstance(output, str) else str(output)
         content = text.encode("utf-8", "replace")

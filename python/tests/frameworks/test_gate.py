@@ -237,6 +237,20 @@ def test_a_call_does_not_go_on_that_another_session_has_interrupted(two: Gate) -
     two.enter("mail", {}, call_id="call_0", conversation="free").run(lambda: None)
 
 
+def test_no_work_is_done_for_a_call_that_is_denied(session: govnode.Session) -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        done.append("async")
+
+    passage = Gate(session).enter("shell", {"command": "rm -rf /"})
+    with pytest.raises(govnode.Denied, match="rm -rf"):
+        passage.run(lambda: done.append("sync"))
+    with pytest.raises(govnode.Denied, match="rm -rf"):
+        asyncio.run(passage.arun(work))
+    assert done == []
+
+
 def test_stop_holds_and_continue_lets_go_on(client: govnode.Client, session: govnode.Session) -> None:
     session.open()
     client.signal("STOP", session_id=session.id)

@@ -177,6 +177,28 @@ class TestGoogleADK(Laws):
         info = session.read()
         assert (info.executions, info.open_calls) == (2, ())
 
+    @pytest.mark.parametrize("reviewed", [False, True])
+    def test_a_result_of_which_nobody_can_tell_what_a_model_sees(self, client: govnode.Client, reviewed: bool) -> None:
+        """Rules alone keep it back, and its call is ended all the same."""
+
+        async def shell(command: str) -> dict[str, Any]:
+            """Is deeper than what writes JSON goes."""
+            result: dict[str, Any] = {"found": "here"}
+            for _ in range(300):
+                result = {"in": result}
+            return result
+
+        client.put_policy(RULES if reviewed else "name: plain\nmax_tool_calls: 9\n")
+        session = client.session(agent="tester", policy="reviewed" if reviewed else "plain")
+        runner = DRIVER.runner([GovnodePlugin(session)], DRIVER.agent(LS, shell))
+        if reviewed:
+            with pytest.raises(Exception, match="depth exceeded"):
+                asyncio.run(DRIVER.run_on(runner))
+        else:
+            assert "here" in asyncio.run(DRIVER.run_on(runner)).model_saw[0]
+        info = session.read()
+        assert (info.executions, info.failures, info.open_calls) == (1, int(reviewed), ())
+
     @pytest.mark.parametrize("confirmed", [True, False])
     def test_call_that_a_person_confirms_is_one_call(self, session: govnode.Session, confirmed: bool) -> None:
         tool = Tool()

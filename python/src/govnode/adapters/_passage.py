@@ -158,13 +158,16 @@ class Passage:
     ) -> T:
         """Run the tool, and end its call as that ended. ``interrupts`` leave it open: the same call comes again.
 
+        Raises Denied for a call that was not admitted.
+
         ``seen`` returns what the framework shows a model of a result, all of it and no more: that is what rules judge.
         ``told`` makes a result of what they leave, of which a model sees nothing else.
         """
+        self._require_admitted()
         token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = work()
-            output = self._output(seen, result)
+            output = self.output(seen, result)
         except interrupts:
             self._interrupted()
             raise
@@ -191,10 +194,11 @@ class Passage:
         With ``threaded`` the tool is a synchronous one in a thread, which runs on when its task is cancelled: then the
         call ends with the thread.
         """
+        self._require_admitted()
         token = _under_way.set((*_under_way.get(), self.known_by))
         try:
             result = await (self._outlasting(work) if threaded else work())
-            output = self._output(seen, result)
+            output = self.output(seen, result)
         except interrupts:
             self._interrupted()
             raise
@@ -209,6 +213,10 @@ class Passage:
         await self.aend("failed" if failed(result) else "succeeded", output)
         return result if self.shown is None else cast("T", told(result, self.shown))
 
+    def _require_admitted(self) -> None:
+        if self.denied is not None:
+            raise self.denied
+
     def fail(self, error: BaseException) -> None:
         """End the call of a tool that raised an error. Raises what may be shown of that, if it is not the error."""
         self.end("failed" if isinstance(error, Exception) else "cancelled", self._error_of(error))
@@ -219,8 +227,10 @@ class Passage:
         await self.aend("failed" if isinstance(error, Exception) else "cancelled", self._error_of(error))
         self._raise_shown(error)
 
-    def _output(self, seen: Callable[[T], Any], result: T) -> Any:
-        """Return what a model would see. Where rules look at that and it cannot be told, the call fails."""
+    def output(self, seen: Callable[[T], Any], result: T) -> Any:
+        """Return what a model would see, where anybody looks at it. Raises where rules do and it cannot be told."""
+        if self.call is None or not self.call._wants_output:
+            return None
         try:
             return seen(result)
         except Exception:
@@ -279,8 +289,10 @@ class Passage:
             _end_behind(call, status)
 
     async def _end(self, call: AsyncCall, status: str, output: Any) -> None:
+        if output is not None and not call.reviews:
+            output = _text(output) if call._wants_output else None
         try:
-            await call.end(status, output=output if output is None or call.reviews else _text(output))
+            await call.end(status, output=output)
         except (NoAnswer, Rejected) as e:
             log.warning("govnode: the end of call %s is not known to have arrived: %s", call.id, e)
         except LeaseLost as e:

@@ -108,7 +108,7 @@ class GovnodeToolHook:
             return _outlived(passage, _whole(passage, result))
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
-        passage.end("succeeded", _seen(result))
+        passage.end("succeeded", passage.output(_seen, result))
         return result if passage.shown is None else passage.shown
 
     async def _on_loop(
@@ -133,7 +133,7 @@ class GovnodeToolHook:
             return _outlived(passage, _whole(passage, result))
         if inspect.isasyncgen(result):
             return _outlived(passage, _awhole(passage, result))
-        await passage.aend("succeeded", _seen(result))
+        await passage.aend("succeeded", passage.output(_seen, result))
         return result if passage.shown is None else passage.shown
 
 

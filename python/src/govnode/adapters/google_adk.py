@@ -86,7 +86,12 @@ class GovnodePlugin(BasePlugin):
         if tool_context.tool_confirmation is None and tool_context.function_call_id in asked:
             passage._interrupted()
             return None
-        await passage.aend("succeeded", seen(result))
+        try:
+            output = passage.output(seen, result)
+        except Exception as e:
+            await passage.afail(e)
+            raise
+        await passage.aend("succeeded", output)
         if passage.shown is None:
             return None
         return passage.shown if isinstance(passage.shown, dict) else {"result": passage.shown}

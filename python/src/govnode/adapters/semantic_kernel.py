@@ -174,14 +174,12 @@ class _Governor:
             if work.__name__ == _STREAM:
                 await _stream(passage, context, given, work)
             else:
-                await passage.arun(
+                context.result = await passage.arun(
                     lambda: _run(passage, context, given, work, turn),
                     failed=_failed,
                     seen=_seen,
                     told=_told(function),
                 )
-                if passage.shown is not None:
-                    context.result = _told(function)(context.result, passage.shown)
         finally:
             if turn is not None and (killed := self._gate.killed(conversation)) is not None:
                 turn.violation = Killed(killed)

@@ -271,12 +271,14 @@ class GovernancePlugin(GovnodePlugin):
         left = await super().after_tool_callback(
             tool=tool, tool_args=tool_args, tool_context=tool_context, result=result
         )
-        result = seen(result) if left is None else left  # by the rules of the policy
         try:
-            used = await asyncio.to_thread(_looked, result, lambda t: self._texts.made(t, tool.name))
+            given = seen(result) if left is None else left  # by the rules of the policy
+            used = await asyncio.to_thread(_looked, given, lambda t: self._texts.made(t, tool.name))
         except PolicyViolationError as e:
             return {"error": self._texts.refuse(e)}
-        return left if used is result else used
+        except ValueError as e:  # what the model would see cannot be told
+            return {"error": self._texts.refuse(f"what {tool.name} returns cannot be looked at: {e}")}
+        return left if used is given else used
 
 
 class GovernanceCallbacks(GovernancePlugin):
