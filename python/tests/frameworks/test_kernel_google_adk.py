@@ -381,6 +381,19 @@ class TestGoogleADKKernel(KernelLaws):
         assert (ctx.prompt_tokens, ctx.completion_tokens) == (14, 6)
         assert ctx.call_count == client.get_session(ctx.session_id).executions == 3
 
+    def test_12_3_an_output_that_cannot_be_looked_at_is_not_shown(self, client: govnode.Client) -> None:
+        async def shell(command: str) -> dict[str, Any]:
+            """Is deeper than what writes JSON goes."""
+            result: dict[str, Any] = {"found": "here"}
+            for _ in range(300):
+                result = {"in": result}
+            return result
+
+        kernel: Any = DRIVER.make(client)
+        (shown,) = run(kernel.as_plugin("tester"), FRAMEWORK.agent(LS, shell)).model_saw
+        assert "what shell returns cannot be looked at" in shown
+        assert "here" not in shown
+
     # 18: the old way.
 
     def test_18_a_wrapped_agent_is_governed_with_all_below_it(self, client: govnode.Client) -> None:

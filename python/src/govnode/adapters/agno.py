@@ -201,9 +201,7 @@ def _joined(pieces: list[Any]) -> str | None:
 
 def _piece(piece: Any) -> str:
     """Return what a model sees of one piece of a result: of the events of an agent what that says."""
-    if not isinstance(piece, BaseRunOutputEvent):
-        return str(piece)
-    if type(piece).__name__ == "CustomEvent":
+    if not isinstance(piece, BaseRunOutputEvent) or type(piece).__name__ == "CustomEvent":
         return str(piece)
     content = getattr(piece, "content", None)
     if content is None or type(piece).__name__ not in ("RunContentEvent", "WorkflowCompletedEvent"):
