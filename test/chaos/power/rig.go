@@ -68,7 +68,7 @@ func NewRig(program string, network processes.Network, rng *rand.Rand, log func(
 	}()
 	store, size := "boltdb", int64(256)
 	if rng.IntN(3) == 0 {
-		store, size = "wal", 512 // one file of it has 64 MB
+		store, size = "wal", 1024 // each entry that is taken back begins another file of 64 MB
 	}
 	byName := map[string]*disks.Disk{}
 	// A full disk is met: that nodes refuse new work before it is tried elsewhere.
