@@ -244,7 +244,7 @@ func (s *State) signal(c *Signal, r *Result) {
 		r.Value = 1
 	case there && next.Halts[i].Signal == Kill: // nothing is stronger
 		return
-	case !there && len(next.Halts) >= MaxSignals:
+	case !there && c.Target.Scope != Everything && len(next.Halts) >= MaxSignals: // who has to stop all finds room
 		r.Code, r.Limit = TooManySignals, MaxSignals
 		return
 	default:
@@ -436,7 +436,7 @@ func (t *Target) fields(f *codec) {
 }
 
 func (x *Signals) fields(f *codec) {
-	for i, n := elements(f, 1, &x.Halts, MaxSignals); i < n; i++ {
+	for i, n := elements(f, 1, &x.Halts, MaxSignals+1); i < n; i++ {
 		for m := f.Message(1, true); f.Visit(&m); {
 			x.Halts[i].fields(f)
 		}

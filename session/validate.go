@@ -34,7 +34,8 @@ const (
 	MaxText = 64 << 10 // a text of the storage protocol; the output of a call
 	MaxHash = 256      // a content hash as it was registered
 	// MaxReason is how long the reason of a signal may be, and MaxSignals how many
-	// stand in a namespace, beside those of single sessions.
+	// stand in a namespace, beside those of single sessions. The one for everything
+	// always has room.
 	MaxReason  = 256
 	MaxSignals = 256
 	MaxTree    = 1 << 20 // a policy, all files together

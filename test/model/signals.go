@@ -141,7 +141,7 @@ func (s *space) signalOnce(c *session.Signal, r *session.Result) bool {
 	case c.Signal == session.Continue && killed && !old.swept:
 		r.Code, r.Signal = session.KillUnderWay, old.at(c.Target)
 		return false
-	case x == nil && old == nil && len(s.halts) >= 256:
+	case x == nil && old == nil && c.Target.Scope != session.Everything && len(s.halts) >= 256:
 		r.Code, r.Limit = session.TooManySignals, 256
 		return false
 	}

@@ -232,7 +232,7 @@ var failings = map[session.Code]failing{
 	session.StillWaiting:      {connect.CodeFailedPrecondition, ReasonStillWaiting, "the call has not been admitted yet; give up its wait with CancelCall"},
 	session.Killed:            {connect.CodeFailedPrecondition, ReasonKilled, "no session is created; let it go on with the signal CONTINUE"},
 	session.KillUnderWay:      {connect.CodeFailedPrecondition, ReasonKillUnderWay, "a KILL stands there that has not closed all its sessions yet; send CONTINUE again when ListSignals shows it as swept. What was closed stays closed"},
-	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal a policy or everything"},
+	session.TooManySignals:    {connect.CodeResourceExhausted, ReasonTooManySignals, "as many signals stand in the namespace as there may be, which is " + strconv.Itoa(session.MaxSignals) + "; lift some with CONTINUE, or signal everything, for which there is always room"},
 	session.StaleSession:      {connect.CodeUnavailable, ReasonNotApplied, "the session kept being opened anew; nothing was done, send it again with the same id"},
 	session.StaleAccess:       {connect.CodeUnavailable, ReasonNotApplied, "who may do what kept changing; nothing was done, send it again with the same id"},
 	session.TokenTaken:        {connect.CodePermissionDenied, ReasonTokenTaken, "the token lets one node join, and that is another one; ask an operator for a token for this node"},
