@@ -9,6 +9,7 @@ import (
 
 	"example.com/govnode/internal/server/fault"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/session"
 )
 
 // What is kept about an agent beside its sessions: values and rates that belong to no agent
@@ -153,4 +154,32 @@ func TestScopeOfWhatIsEvaluated(t *testing.T) {
 			requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, `agentId: "other" is not in the scope of this token`)
 		}
 	}
+}
+
+// The registered hash of a tool is what the calls of all policies of the namespace are held
+// to: an author who is bound to some policies, or to the rulesets of an environment, neither
+// registers one nor takes one back.
+func TestScopeOfHashes(t *testing.T) {
+	n := startTeam(t)
+	roles := []v1.Role{v1.Role_ROLE_POLICY_AUTHOR}
+	hash := strings.Repeat("a", 64)
+	put := func(c clients, hash string) error {
+		_, err := c.policies.PutHash(t.Context(), &v1.PutHashRequest{Tool: "t", Hash: hash})
+		return err
+	}
+	all := n.as(n.token("team", "all1", roles))
+	require.NoError(t, put(all, hash))
+	for id, change := range map[string]func(*session.Token){
+		"policies": policies("p*"), "staging": func(t *session.Token) { t.Environment = "staging" },
+	} {
+		c := n.as(n.token("team", id, roles, change))
+		requireRefused(t, put(c, strings.Repeat("b", 64)), connect.CodePermissionDenied, fault.ReasonForbidden, "tool: ")
+		_, err := c.policies.DeleteHash(t.Context(), &v1.DeleteHashRequest{Tool: "t"})
+		requireRefused(t, err, connect.CodePermissionDenied, fault.ReasonForbidden, "bound")
+	}
+	require.NoError(t, put(n.as(n.token("team", "agents", roles, agents("bot-*"))), hash)) // a tool is no agent's
+	list, err := all.policies.ListHashes(t.Context(), &v1.ListHashesRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.Hashes, 1)
+	require.Equal(t, hash, list.Hashes[0].Hash)
 }

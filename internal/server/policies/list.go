@@ -260,6 +260,9 @@ func (s *Service) PutHash(ctx context.Context, req *v1.PutHashRequest) (*v1.PutH
 	if f.Err != nil {
 		return nil, f.Err
 	}
+	if err := ofAll(ctx); err != nil {
+		return nil, err
+	}
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {
 		return nil, err
@@ -277,6 +280,9 @@ func (s *Service) DeleteHash(ctx context.Context, req *v1.DeleteHashRequest) (*v
 	cmd := &session.PutHash{NS: input.Namespace(ctx), By: f.Maker(req, s.Now), Tool: req.Tool}
 	if f.Err != nil {
 		return nil, f.Err
+	}
+	if err := ofAll(ctx); err != nil {
+		return nil, err
 	}
 	a, err := s.Store.Change(ctx, cmd, order.RequestFailure(cmd.By))
 	if err != nil {

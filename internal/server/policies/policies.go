@@ -176,3 +176,13 @@ func inScope(ctx context.Context, name string) error {
 	}
 	return nil
 }
+
+// ofAll refuses a change of what the calls of all policies are held to, by an author who is
+// bound to some of them.
+func ofAll(ctx context.Context) error {
+	if p := access.From(ctx); p != nil && (len(p.Policies) > 0 || p.Environment != "") {
+		return access.Denied("tool: its registered hash holds for the calls of all policies of the namespace, and this token is bound to some; " +
+			"name the hash in the policy, or use a token of a policy author that is bound to none")
+	}
+	return nil
+}
