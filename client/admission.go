@@ -16,6 +16,12 @@ import (
 // it is taken as it is.
 const repeats = 3
 
+// longest bounds times that callers give, so that two of them and the time of day can be
+// added. The service takes none as long, and says so.
+const longest = 100 * 365 * 24 * time.Hour
+
+func within(wait time.Duration) time.Duration { return min(max(wait, 0), longest) }
+
 // An admission is a request for a lease: of a slot, or of those of a call.
 type admission struct {
 	operation

@@ -85,7 +85,7 @@ func (s *OpenSession) Begin(ctx context.Context, call Call) (*OpenCall, error) {
 	defer s.c.leave()
 	orElse(&call.Wait, defaultWait)
 	orElse(&call.TTL, defaultTTL)
-	a := admission{operation: operation{name: "BeginCall", wait: max(call.Wait, 0)}}
+	a := admission{operation: operation{name: "BeginCall", wait: within(call.Wait)}}
 	if err := s.c.identify(&a.operation, &req.CallId); err != nil {
 		return nil, err
 	}

@@ -155,6 +155,7 @@ func (c *Config) validate() error {
 func setDefaults(c *Config) {
 	orElse(&c.Timeout, defaultTimeout)
 	orElse(&c.AttemptTimeout, defaultAttemptTimeout)
+	c.Timeout, c.AttemptTimeout = min(c.Timeout, longest), min(c.AttemptTimeout, longest)
 	orElse(&c.Budget.Ratio, 0.1)
 	orElse(&c.Budget.Burst, 100)
 	orElse(&c.Budget.PerSecond, 1)

@@ -96,7 +96,7 @@ func (c *Client) TakeRate(ctx context.Context, t Take) error {
 	defer c.leave()
 	orElse(&t.Wait, defaultWait)
 	req := &govnodev1.TakeRateRequest{Rate: t.Rate, RequestId: t.ID, Client: c.cfg.Name, Cost: t.Cost, Priority: t.Priority}
-	a := admission{operation: operation{name: "TakeRate", wait: max(t.Wait, 0)}}
+	a := admission{operation: operation{name: "TakeRate", wait: within(t.Wait)}}
 	if err := c.identify(&a.operation, &req.RequestId); err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func (c *Client) Acquire(ctx context.Context, pool string, options ...SlotOption
 		Ttl: optional(r.ttl), MaxHold: optional(r.maxHold),
 	}
 	orElse(&r.ttl, defaultTTL)
-	a := admission{operation: operation{name: "AcquireSlot", wait: max(r.wait, 0)}}
+	a := admission{operation: operation{name: "AcquireSlot", wait: within(r.wait)}}
 	if err := c.identify(&a.operation, &req.SlotId); err != nil {
 		return nil, err
 	}

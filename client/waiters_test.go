@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -133,4 +135,27 @@ func metric(t *testing.T, node, name string) string {
 		}
 	}
 	return ""
+}
+
+// A wait that is longer than any, as of somebody who means for ever, is for the service to
+// refuse, which says what it may be.
+func TestAWaitForEverIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, stop := service(t)
+		defer stop()
+		c := connected(t, &wire{hosts: map[string]http.Handler{"a:1": h}}, []string{"a:1"}, func(c *client.Config) {
+			c.Timeout, c.AttemptTimeout = math.MaxInt64, math.MaxInt64
+		})
+		prepare(t, c, 1)
+		s, err := c.CreateSession(t.Context(), client.Session{Agent: "x", Policy: "p"})
+		require.NoError(t, err)
+		for _, wait := range []time.Duration{math.MaxInt64, math.MaxInt64 - time.Second, 24 * time.Hour} {
+			_, err = c.Acquire(t.Context(), "gpu", client.Wait(wait))
+			require.ErrorContains(t, err, "must be from 0s to 600s", "%v", wait)
+			_, err = s.Begin(t.Context(), client.Call{Tool: "t", Wait: wait})
+			require.ErrorContains(t, err, "must be from 0s to 600s", "%v", wait)
+			require.ErrorContains(t, c.TakeRate(t.Context(), client.Take{Rate: "r", Wait: wait}), "must be from 0s to 600s", "%v", wait)
+		}
+		require.NoError(t, c.Close())
+	})
 }
