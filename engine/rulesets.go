@@ -70,6 +70,10 @@ func (p *Policy) StageApproval() governance.Approval {
 	return governance.DefaultApproval()
 }
 
+// maxRules bounds the rules of all rulesets of a tree, those of a parent counted with each
+// of its children. Without parents the largest tree has no room for as many.
+const maxRules = 50_000
+
 // linkRulesets makes one ruleset of all.
 func (c *compiler) linkRulesets() {
 	if len(c.rulesets) == 0 {
@@ -86,6 +90,7 @@ func (c *compiler) linkRulesets() {
 		}
 	}
 	var whole []*edictum.Document
+	rules := 0
 	for _, d := range c.rulesets {
 		if parents[d.Name] && byName[d.Name] != d {
 			c.addf(d.Source(), 0, "metadata.name", "%s is named %s too, and one of the two is extended; give each ruleset a name of its own", byName[d.Name].Source(), d.Name)
@@ -95,6 +100,10 @@ func (c *compiler) linkRulesets() {
 		extended, err := edictum.Extend(d, func(name string) *edictum.Document { return byName[name] })
 		if err != nil {
 			c.refuseRuleset(d, err)
+			return
+		}
+		if rules += len(extended.Rules); rules > maxRules {
+			c.addf(d.Source(), 0, "extends", "the rulesets up to here have more than %d rules, those of a parent counted with each of its children; let fewer extend it", maxRules)
 			return
 		}
 		if !parents[d.Name] {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,6 +134,31 @@ func TestRulesetsTogether(t *testing.T) {
 		_, err = Compile(tree)
 		require.ErrorContains(t, err, text)
 	}
+}
+
+// A parent counts with each of its children, so that a tree of many small ones does not come
+// to millions of rules.
+func TestRulesOfParentsAreBounded(t *testing.T) {
+	ruleset := func(name, more string, first, rules int) source.File {
+		var b strings.Builder
+		fmt.Fprintf(&b, "apiVersion: edictum/v1\nkind: Ruleset\nmetadata: {name: %s}\ndefaults: {mode: enforce}\n%srules:\n", name, more)
+		for i := range rules {
+			fmt.Fprintf(&b, "- {id: r%d, type: pre, tool: x, when: {args.a: {exists: true}}, then: {action: block, message: m}}\n", first+i)
+		}
+		return source.File{Path: name + ".yaml", Content: []byte(b.String())}
+	}
+	family := func(children int) error {
+		files := []source.File{ruleset("base", "", 0, 500)}
+		for i := range children {
+			files = append(files, ruleset(fmt.Sprintf("c%d", i), "extends: base\n", 1000+i, 1))
+		}
+		tree, err := source.NewTree(files)
+		require.NoError(t, err)
+		_, err = Compile(tree)
+		return err
+	}
+	require.NoError(t, family(98))
+	require.ErrorContains(t, family(99), "more than 50000 rules")
 }
 
 // In strict mode a yes that nobody gave is refused, and a ruleset is a policy.

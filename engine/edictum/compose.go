@@ -30,12 +30,18 @@ func Compose(docs ...*Document) (*Document, Report, error) {
 	out.Rules, out.Tools, out.given = slices.Clone(docs[0].Rules), maps.Clone(docs[0].Tools), maps.Clone(docs[0].given)
 	out.hash = joined(docs)
 	var report Report
+	places := map[string]int{} // of the rules that are no candidates, by their ids
+	for i := range slices.Backward(out.Rules) {
+		if r := &out.Rules[i]; !r.Candidate {
+			places[r.ID] = i
+		}
+	}
 	for _, d := range docs[1:] {
 		for _, r := range d.Rules {
-			i := slices.IndexFunc(out.Rules, func(has Rule) bool { return has.ID == r.ID && !has.Candidate })
+			i, known := places[r.ID]
 			if d.Alongside {
 				o := Override{Rule: r.ID, By: d.source}
-				if i >= 0 {
+				if known {
 					o.From = out.Rules[i].Source
 				}
 				report.Candidates = append(report.Candidates, o)
@@ -43,7 +49,8 @@ func Compose(docs ...*Document) (*Document, Report, error) {
 				out.Rules = append(out.Rules, r)
 				continue
 			}
-			if i < 0 {
+			if !known {
+				places[r.ID] = len(out.Rules)
 				out.Rules = append(out.Rules, r)
 				continue
 			}
