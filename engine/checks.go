@@ -124,7 +124,11 @@ func (p *Policy) checkPatterns(ctx context.Context, e matching.Evaluation) *Deci
 		ctx, cancel = context.WithTimeout(ctx, e.Ceiling-e.Searched())
 		defer cancel()
 	}
-	hit, found, err := p.governance.Patterns.FirstHit(ctx, pattern.FormsOf(args))
+	forms := pattern.FormsOf(args)
+	if !e.OfTool() {
+		forms = pattern.FormsOfTexts(args)
+	}
+	hit, found, err := p.governance.Patterns.FirstHit(ctx, forms)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return new(p.errorDecision(e, "", matching.ErrSearchTime))

@@ -15,6 +15,7 @@ type Forms struct {
 	value  value.Value
 	text   string
 	isText bool
+	texts  bool // leaves are read as texts
 	pieces []piece
 	slow   allowance
 }
@@ -37,6 +38,10 @@ type piece struct {
 
 // FormsOf returns the forms of a call's arguments.
 func FormsOf(v value.Value) *Forms { return &Forms{value: v} }
+
+// FormsOfTexts are those of what holds texts and is no call of a tool: in each of them
+// a glob is anchored at its end alone.
+func FormsOfTexts(v value.Value) *Forms { return &Forms{value: v, texts: true} }
 
 // FormsOfText returns the forms of a plain text, such as a model's output: the
 // text itself, as form (a) and as the only leaf. It has no JSON.
@@ -68,12 +73,16 @@ func (f *Forms) all() []piece {
 // addLeaf adds a string, and what it is without disguises if that differs. An
 // ASCII text has none but upper case, which no pattern minds.
 func (f *Forms) addLeaf(s string) {
-	f.pieces = append(f.pieces, piece{text: s, form: formLeaf})
+	form := formLeaf
+	if f.texts {
+		form = formRepr
+	}
+	f.pieces = append(f.pieces, piece{text: s, form: form})
 	if isASCII(s) {
 		return
 	}
 	if plain := normalize(s); plain != s {
-		f.pieces = append(f.pieces, piece{text: plain, form: formLeaf})
+		f.pieces = append(f.pieces, piece{text: plain, form: form})
 	}
 }
 
