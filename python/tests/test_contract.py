@@ -74,6 +74,7 @@ class Unsure:
         ({"blocked_patterns": ["rm -rf"]}, 0, "do RM -RF /", "blocked_pattern_input", "rm -rf"),
         ({"blocked_patterns": [(r"\bd+\b", PatternType.REGEX)]}, 0, {"q": "x DD"}, "blocked_pattern_input", "d+"),
         ({"blocked_patterns": [("*.pem", PatternType.GLOB)]}, 0, {"q": "K.PEM"}, "blocked_pattern_input", "pem"),
+        ({"blocked_patterns": [("my.key", PatternType.GLOB)]}, 0, "read MY.KEY", "blocked_pattern_input", "my.key"),
         ({"require_human_approval": True}, 0, "hi", "human_approval_required", "human approval"),
         ({"confidence_threshold": 0.8}, 0, Unsure(0.79), "confidence_threshold", "0.79"),
         ({"confidence_threshold": 0.8}, 0, {"q": "x", "confidence": 0.79}, "confidence_threshold", "0.79"),

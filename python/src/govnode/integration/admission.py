@@ -207,6 +207,8 @@ class Admission(Signals, Approvals, Records):
         """Return why a call was refused, as the order of section 3.6 has it."""
         denied = call.denied()
         reason, category = denied.reason or denied.outcome.lower(), denied.outcome.lower()
+        if denied.outcome == "DENIED_BY_POLICY":
+            category = call.decision.category or category
         if denied.approval is not None:
             return Refusal(f"{reason} (approval {denied.approval.id})", "human_approval_required", denied.approval.id)
         if denied.signal is None:
