@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"math"
 	"net/http"
 	"sync"
 	"testing"
@@ -273,4 +274,33 @@ func TestAnswerToSomethingElse(t *testing.T) {
 			require.ErrorAs(t, err, new(*client.Unknown))
 		})
 	}
+}
+
+// That nothing was used is told over a stream as well: what was reserved is free again.
+func TestATokenThatWasNotUsed(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL})
+	prepare(t, c, 1)
+	s, err := c.CreateSession(t.Context(), client.Session{Agent: "x", Policy: "p"})
+	require.NoError(t, err)
+	open, err := s.Begin(t.Context(), client.Call{Kind: client.KindModel, Tokens: 50})
+	require.NoError(t, err)
+	require.NoError(t, open.End(t.Context(), client.Failed, client.UsedTokens(0)))
+	require.Zero(t, open.Ended().GetCounters().GetTokensUsed())
+}
+
+// Who lets his attempts last for ever has said nothing of the time of any operation, which the
+// service would refuse.
+func TestAttemptsForEver(t *testing.T) {
+	h, _ := real(t)
+	c := streaming(t, []string{h.URL}, func(c *client.Config) { c.Timeout, c.AttemptTimeout = math.MaxInt64, math.MaxInt64 })
+	prepare(t, c, 1)
+	s, err := c.CreateSession(t.Context(), client.Session{Agent: "x", Policy: "p"})
+	require.NoError(t, err)
+	open, err := s.Begin(t.Context(), client.Call{Tool: "t"})
+	require.NoError(t, err)
+	require.NoError(t, open.End(t.Context(), client.Succeeded))
+	slot, err := c.Acquire(t.Context(), "gpu", client.Wait(10*time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, slot.Release())
 }

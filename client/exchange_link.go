@@ -46,6 +46,9 @@ const (
 	// maxWaits is how many of the stream may wait for slots or take long, with
 	// something to spare for those that are under way.
 	maxWaits = 3072
+	// maxTold is the longest time that a node takes for one: no wait is longer, and who gives
+	// his operations more than that has not said so of this one.
+	maxTold = 11 * time.Minute
 )
 
 var errEOF = io.EOF
@@ -129,7 +132,7 @@ func (k *link) pack(room []*frame) (frames []*frame, err error) {
 	}
 	m, now := &message{}, time.Now()
 	for _, f := range frames {
-		k.stream.Put(&f.Parcel, f.tag, max(f.told.Sub(now), time.Millisecond))
+		k.stream.Put(&f.Parcel, f.tag, min(max(f.told.Sub(now), time.Millisecond), maxTold))
 		f.message = m
 		k.open[f.tag] = f
 	}

@@ -64,7 +64,10 @@ func (e *encoder) end(r *govnodev1.EndCallRequest) {
 	if m := r.GetOutput(); m != nil {
 		e.message(4, m)
 	}
-	e.number(5, r.GetTokens())
+	if r.Tokens != nil { // 0 is that none was used
+		e.raw = protowire.AppendTag(e.raw, 5, protowire.VarintType)
+		e.raw = protowire.AppendVarint(e.raw, uint64(*r.Tokens))
+	}
 	for _, b := range r.GetSpent() {
 		e.message(6, b)
 	}

@@ -51,6 +51,8 @@ func fill(r *rand.Rand, m protoreflect.Message, all bool, depth int) {
 			}
 		case fd.Kind() == protoreflect.MessageKind:
 			fill(r, m.Mutable(fd).Message(), all, depth-1)
+		case fd.HasPresence() && r.IntN(4) == 0:
+			m.Set(fd, fd.Default()) // which says something, too
 		default:
 			m.Set(fd, scalar(r, fd))
 		}
