@@ -283,12 +283,14 @@ func (s *State) beginAgain(c *Begin, k ref, x *Session, h *Held, r *Result) {
 		r.Counters = s.session(k).Counters()
 		return
 	}
+	// Its slots are in the pools of the first asking, no more and no less, and so is its wait.
+	same := len(c.Pools) <= len(h.Pools)
 	for i := range h.Pools {
-		// Its slots are in the pools of the first asking, and so is its wait.
-		if c.poolAt(i) != h.Pools[i].Pool.Value() {
-			r.Code, r.Pools = StalePremise, h.PoolNames()
-			return
-		}
+		same = same && c.poolAt(i) == h.Pools[i].Pool.Value()
+	}
+	if !same {
+		r.Code, r.Pools = StalePremise, h.PoolNames()
+		return
 	}
 	r.Repeat, r.Rule = true, h.Rule
 	if !h.Waiting() && !h.isAgreed(c) {

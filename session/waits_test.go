@@ -204,3 +204,25 @@ func TestRatesBehindAWait(t *testing.T) {
 	}
 	each(0)
 }
+
+// A call that is asked for again stands in the pools of the first asking: whoever names more
+// of them is told so, while it waits and when it runs, and it goes on as it was.
+func TestMorePoolsThanACallHas(t *testing.T) {
+	_, do := waiting(t)
+	held := &session.Acquire{NS: ns, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Hour}
+	slot := do(0, held)
+	require.Equal(t, session.Admitted, slot.Code)
+	call, more := waiter("c", "a"), waiter("c", "a", "b")
+	require.Equal(t, session.Queued, do(0, call).Code)
+	stale := func(at time.Duration) {
+		r := do(at, more)
+		require.Equal(t, session.StalePremise, r.Code)
+		require.Equal(t, []string{"policy/p2", "a"}, r.Pools)
+	}
+	stale(time.Second)
+	do(2*time.Second, &session.Release{NS: ns, Client: "w", Slot: "l", Pool: "a", Token: slot.Grants[0].Token})
+	stale(3 * time.Second)
+	require.Equal(t, session.Admitted, do(4*time.Second, call).Code)
+	stale(5 * time.Second)
+	require.Equal(t, session.Admitted, do(6*time.Second, call).Code)
+}

@@ -362,12 +362,13 @@ func (s *space) beginAgain(c *session.Begin, x *sess, h *held, r *session.Result
 		r.Counters = x.Counters
 		return
 	}
-	wants := wantsOf(c, x.limits.MaxConcurrent)
+	wants, same := wantsOf(c, x.limits.MaxConcurrent), len(c.Pools) <= len(h.pools)
 	for i, at := range h.pools {
-		if i >= len(wants) || wants[i].pool != at.pool {
-			r.Code, r.Pools = session.StalePremise, poolsOf(h)
-			return
-		}
+		same = same && i < len(wants) && wants[i].pool == at.pool
+	}
+	if !same {
+		r.Code, r.Pools = session.StalePremise, poolsOf(h)
+		return
 	}
 	r.Repeat, r.Rule = true, h.rule
 	if h.until != 0 && (!x.asker(c, r) || h.asked != nil && !s.askedFor(c, x, h, r) || !s.budgetsStand(c, r)) {
