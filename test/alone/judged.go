@@ -146,7 +146,8 @@ rules:
 			s.wrong(err != nil || at.Location() != time.UTC || !strings.HasPrefix(r.ContextSha256, "sha256:") && !strings.HasPrefix(r.ContextSha256, "hmac-sha256:") && r.ContextSha256 != "", "the record is %v", r)
 			if !dry && once && !r.Repeat {
 				// A node that has lost the answer has it ordered once more, and is answered by the repeat.
-				s.wrong(!proto.Equal(r.Counters, res.Counters) || r.Index == 0 || r.Index > res.Index, "the record is %v, of %v", r, res)
+				// Redis keeps no log, and has no index.
+				s.wrong(!proto.Equal(r.Counters, res.Counters) || (r.Index == 0) != (res.Index == 0) || r.Index > res.Index, "the record is %v, of %v", r, res)
 			}
 			context := map[string]any{}
 			err = json.Unmarshal([]byte(r.ContextSnapshotJson), &context)
