@@ -152,8 +152,8 @@ rules:
 			context := map[string]any{}
 			err = json.Unmarshal([]byte(r.ContextSnapshotJson), &context)
 			s.wrong(err != nil || context["password"] == nil || strings.Contains(r.ContextSnapshotJson, "hunter2") || context["tool_name"] != x.tool, "the context is %s", r.ContextSnapshotJson)
-			attempts, fact := context["attempts"].(float64) // as the node knew of them, where no rule asks
-			s.wrong(err == nil && !r.Repeat && (!fact || attempts > float64(i)), "the context is %s of attempt %d", r.ContextSnapshotJson, i+1)
+			attempts, fact := context["attempts"].(float64) // as the node knew of them, where no rule asks: with this one where it was lost before
+			s.wrong(err == nil && !r.Repeat && (!fact || once && attempts > float64(i)), "the context is %s of attempt %d", r.ContextSnapshotJson, i+1)
 		}
 	}
 }
