@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import eventually
-from kernels import Kernel
+from kernels import Kernel, Present
 
 import govnode
 from govnode import guardrail, testing
@@ -464,6 +464,30 @@ def test_a_cancelled_check_leaves_nothing(client: govnode.Client) -> None:
     eventually(lambda: client.get_pool(f"policy/{policy.name}").in_use == 0)
     assert ctx._open == []
     assert k.pre_execute_check(ctx, tool()).allowed
+
+
+def test_a_cancelled_run_keeps_what_it_took_from_a_rate(client: govnode.Client) -> None:
+    policy = named()
+    rate = {"name": "tokens", "limit": 5, "per": "1h", "cost": "tokens"}
+    k = Present(policy, client=client, limits={"rate_limits": [rate]})
+    ctx = k.create_context("a")
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def work() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = asyncio.create_task(k.agoverned(ctx, "hi", work))
+        await begun.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(main())
+    eventually(lambda: client.get_session(ctx.session_id).open_calls == ())
+    assert client.get_rate(f"policy/{policy.name}/tokens").used == 1  # how many tokens it used is not known
 
 
 # Guardrails, records, signals.

@@ -303,6 +303,18 @@ def test_tool_that_raises_gives_its_slot_back(session: govnode.Session, error: t
     assert info.failures == (1 if error is ValueError else 0)
 
 
+def test_call_that_failed_open_and_was_given_up_counts_what_it_took(address: str, session: govnode.Session) -> None:
+    session.open()
+    with Proxy(address) as proxy, govnode.Client(proxy.address, timeout=0.5, fail_open=True) as through:
+        proxy.always("refuse")
+        passage = Gate(through.session(session.id)).enter("t", {}, options={"tokens": 5})
+        assert passage.admitted
+        passage.end_behind("cancelled")
+        proxy.always("")
+        eventually(lambda: session.read().executions == 1)
+    assert session.read().tokens_used == 5  # how many it used is not known
+
+
 def test_begin_that_is_cancelled_leaves_nothing(client: govnode.Client) -> None:
     client.put_policy("name: one\nmax_concurrent: 1\nbackpressure_threshold: 1\n")
     session = client.session(agent="tester", policy="one")

@@ -325,7 +325,7 @@ def _end_with(call: AsyncCall, task: asyncio.Task[Any]) -> None:
 def _end_behind(call: AsyncCall, status: str) -> None:
     lease, keeper = call._lease, call._live.keeper
     if lease is None:  # failed open: this asks nothing, it is noted for later
-        run(cast("Coroutine[Any, Any, Any]", call._end(status, None, 0, None)))
+        run(cast("Coroutine[Any, Any, Any]", call._end(status, None, None, None)))
         return
     if call._settled or call._elsewhere() or not keeper.ended(lease):
         return

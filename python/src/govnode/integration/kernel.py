@@ -87,7 +87,7 @@ class FrameworkKernel(BaseIntegration):
 
     def post_behind(self, ctx: ExecutionContext, error: BaseException) -> None:
         """Do the check after an execution without waiting for it: a task that is cancelled could not."""
-        args = (ctx, error, owner_now(), None, 0, None)
+        args = (ctx, error, owner_now(), None, None, None)
         threading.Thread(target=self._post, args=args, name="govnode-post", daemon=True).start()
 
     # Where the framework is missing, or the way is an old one.
