@@ -408,6 +408,7 @@ def test_callback_waits_for_a_slot(client: govnode.Client) -> None:
     k.post_execute_check(ctx, None)
     assert found.get(timeout=30)
     other.join()
+    assert client.get_session(ctx.session_id).attempts == 2  # the wait is no attempt of its own
 
 
 def test_a_yes_waits_for_room(client: govnode.Client) -> None:

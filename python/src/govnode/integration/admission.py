@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 24 * 3600.0  # that the service holds a call
 _PIECE, _STEP = 16_000, 15_000  # characters of a text that is scanned: 64 KiB at most, and pieces overlap
-_BUSY = ("CONCURRENCY_LIMIT", "QUEUE_FULL", "RATE_LIMITED")
 
 
 class Refusal(Exception):
@@ -148,15 +147,10 @@ class Admission(Signals, Approvals, Records):
             if self._approval_callback is None:
                 call = session.begin(request.tool_name, request.arguments, **options, **waiting)
             else:
-                call = session.begin(request.tool_name, request.arguments, **options, wait=0)
+                call = session.begin(request.tool_name, request.arguments, **options, **waiting, approval_wait=0)
                 if call.outcome == "APPROVAL_REQUIRED":
-                    id = call.id
+                    options["call_id"] = id = call.id
                     self._call_back(request, call)
-                if call.outcome in ("APPROVAL_REQUIRED", "STOPPED"):
-                    options["call_id"] = call.id
-                    call = session.begin(request.tool_name, request.arguments, **options, **waiting)
-                elif call.outcome in _BUSY and self._wait != 0:
-                    options["call_id"] = f"{call.id}:w"  # the answer without a wait stands for its id
                     call = session.begin(request.tool_name, request.arguments, **options, **waiting)
         except NoAnswer:
             _remember(ctx, key, id)
