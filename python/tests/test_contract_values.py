@@ -304,6 +304,19 @@ def test_composite_judges_what_is_used() -> None:
     assert first.seen == [{"q": "x"}, {"q": "y"}]
 
 
+@pytest.mark.parametrize("told", [None, {"q": "x"}])
+def test_composite_takes_no_change_that_is_not_told(told: dict[str, Any] | None) -> None:
+    class Masks(Says):
+        def intercept(self, request: ToolCallRequest) -> ToolCallResult:
+            request.arguments.clear()
+            return super().intercept(request)
+
+    behind = Says(YES)
+    result = CompositeInterceptor([Masks(ToolCallResult(True, modified_arguments=told)), behind]).intercept(call())
+    assert (result.allowed, result.modified_arguments) == (True, told)
+    assert behind.seen == [{"q": "x"}] * (1 if told is None else 2)
+
+
 @pytest.mark.parametrize(
     ("answer", "found"),
     [

@@ -149,8 +149,7 @@ class CompositeInterceptor:
 
     def intercept(self, request: ToolCallRequest) -> ToolCallResult:
         """Tell whether all allow the call. One that raises denies."""
-        final = replace(request, arguments=copy.deepcopy(request.arguments))
-        changed = False
+        final, changed = request, False
         for interceptor in self.interceptors:
             result = _ask(interceptor, final)
             if not result.allowed:
@@ -161,7 +160,7 @@ class CompositeInterceptor:
         if not changed:
             return ToolCallResult(allowed=True)
         for interceptor in self.interceptors:
-            result = _ask(interceptor, replace(final, arguments=copy.deepcopy(final.arguments)))
+            result = _ask(interceptor, final)
             if not result.allowed:
                 return result
         return ToolCallResult(allowed=True, modified_arguments=final.arguments)
@@ -169,7 +168,8 @@ class CompositeInterceptor:
 
 def _ask(interceptor: ToolCallInterceptor, request: ToolCallRequest) -> ToolCallResult:
     try:
-        result = interceptor.intercept(request)
+        # With arguments of its own: what it does to them without saying so changes nothing.
+        result = interceptor.intercept(replace(request, arguments=copy.deepcopy(request.arguments)))
         if not isinstance(result, ToolCallResult):
             raise TypeError(f"intercept must return a ToolCallResult, got {type(result).__name__}")
         if not isinstance(result.allowed, bool):
