@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -438,6 +439,29 @@ def test_clients_follow_the_leader_and_survive_it() -> None:
                 pass
         info = session.read()
         assert (info.attempts, info.executions) == (21, 21)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms name, and have, other options")
+def test_connections_notice_when_their_machine_is_gone(address: str) -> None:
+    """Within 5 seconds: that cannot be seen without cutting a network."""
+
+    def options(connection: Any) -> list[int]:
+        found = connection._connection._network_stream.get_extra_info("socket")
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        alive = found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return [alive, *(found.getsockopt(socket.IPPROTO_TCP, name) for name in names)]
+
+    async def main() -> None:
+        async with govnode.AsyncClient(address) as client:
+            await client.status()
+            transport: Any = client._io(client.live()).transport
+            assert [options(c) for c in transport._http._pool.connections] == [[1, 2, 1, 3, 5000]]
+
+    asyncio.run(main())
+    with govnode.Client(address) as client:
+        client.status()
+        transport: Any = client._core._io(client._core.live()).transport
+        assert [options(c) for c in transport._http._pool.connections] == [[1, 2, 1, 3, 5000]]
 
 
 def test_time_that_ran_out_before_a_request_is_no_answer(proxy: Proxy) -> None:

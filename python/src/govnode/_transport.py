@@ -114,7 +114,8 @@ class Security:
         import httpx2
 
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30)
-        return {"verify": self.tls if self.tls is not None else False, "limits": limits}
+        verify = self.tls if self.tls is not None else False
+        return {"verify": verify, "limits": limits, "socket_options": _keep_alive()}
 
     def request(self, url: str, body: bytes, timeout: float, content_type: bytes) -> httpx2.Request:
         """Make a request."""
@@ -138,6 +139,21 @@ def _failure(e: Exception) -> Exception:
     if isinstance(e, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.UnsupportedProtocol):
         return NotSent(text)
     return Late(text) if isinstance(e, httpx2.TimeoutException) else Lost(text)
+
+
+# What has the kernel find out within 5 s that the machine at the other end is gone, which a request that waits for a
+# slot would not notice. Platforms have some of it, and macOS another name for the first. The last one is for a machine
+# that has not got all that was sent.
+_KEEP_ALIVE = {
+    "TCP_KEEPIDLE": 2, "TCP_KEEPALIVE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 5000,
+}  # fmt: skip
+
+
+def _keep_alive() -> list[tuple[int, int, int]]:
+    import socket
+
+    there = [(getattr(socket, name), value) for name, value in _KEEP_ALIVE.items() if hasattr(socket, name)]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, *option) for option in there)]
 
 
 class _Tokens:
