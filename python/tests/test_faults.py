@@ -150,6 +150,24 @@ def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
         assert ended.wait(10)
 
 
+def test_wait_at_a_rate_that_a_node_gave_up_goes_on() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        if method != "TakeRate":
+            return {}
+        asked.append(body)
+        return {"outcome": "OUTCOME_CANCELLED" if len(asked) % 2 else "OUTCOME_ADMITTED"}
+
+    with Scripted(answer) as node, govnode.Client(node.address) as client:
+        client.take_rate("r", wait=30)
+        assert asked[0]["requestId"] != asked[1]["requestId"]
+        assert float(asked[1]["wait"].rstrip("s")) < float(asked[0]["wait"].rstrip("s")) <= 30
+        with pytest.raises(govnode.Denied) as denied:  # of an id of the caller that is the answer
+            client.take_rate("r", wait=30, request_id="r1")
+        assert (denied.value.outcome, len(asked)) == ("CANCELLED", 3)
+
+
 def test_people_who_were_asked_before_a_stop_are_not_asked_anew_for_an_outage() -> None:
     asked = {"outcome": "OUTCOME_APPROVAL_REQUIRED", "approval": {"id": "a"}}
     begun: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from . import _review, messages
 from ._behind import abandoning, abandoning_slot, ending, releasing, settled
-from ._core import UNCERTAIN, UNTOUCHED, Live, Operation
+from ._core import REPEATS, UNCERTAIN, UNTOUCHED, Live, Operation
 from ._keeper import Ask, Lease
 from ._operations import Operations
 from ._options import CallOptions, SlotOptions, begin_body, check_options
@@ -24,7 +24,6 @@ from .messages import decode, seconds, word
 
 log = logging.getLogger("govnode")
 
-_REPEATS = 3  # how often an answer is asked for again that does not stand, until it is taken as it is
 _FAIL_OPEN_KEPT = 24 * 3600.0  # seconds for which a call is kept that is to be counted
 _TTL = 30.0  # the service's own
 
@@ -552,7 +551,7 @@ class Leases(Operations):
             if wait > 0:
                 op.body["wait"] = duration(wait)
             answer = await self._perform(op)
-            for _ in range(_REPEATS):
+            for _ in range(REPEATS):
                 outcome = answer["outcome"]
                 now = time.monotonic()
                 admitted = outcome == "OUTCOME_ADMITTED"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import ssl
 
 _REDRAWS = 3
+REPEATS = 3  # how often an answer is asked for again that does not stand, until it is taken as it is
 _ATTEMPT_LEAST = 1.0  # seconds: less is not worth asking a node, since an election takes about that long
 _OVERLOADED = 1.0  # how long a node is left alone that has no room and does not say for how long
 

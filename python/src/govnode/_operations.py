@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
 from . import messages
-from ._core import Core, Operation
+from ._core import REPEATS, Core, Operation
 from ._wire import duration, exact, policy_ref, put_arguments, put_context, put_metadata, put_order
 from .errors import Denied
 from .messages import decode
@@ -395,9 +396,15 @@ class Operations(Core):
         self, rate: str, cost: int = 1, *, wait: float = 10.0, priority: int = 0, request_id: str | None = None
     ) -> None:
         """Spend at a rate, or wait for up to ``wait`` seconds until that may be. Raises Denied where it may not."""
-        body: dict[str, Any] = {"rate": rate, "cost": cost, "priority": priority}
-        answer = await self._change("LimitService/TakeRate", body, request_id, wait=wait)
-        outcome = messages.word(answer["outcome"])
+        until = time.monotonic() + wait
+        for _ in range(1 + REPEATS):
+            body: dict[str, Any] = {"rate": rate, "cost": cost, "priority": priority}
+            answer = await self._change("LimitService/TakeRate", body, request_id, wait=wait)
+            outcome = messages.word(answer["outcome"])
+            if outcome != "CANCELLED" or request_id is not None:
+                break
+            # A node took a connection that broke for a caller that gave up: another id goes on waiting.
+            wait = max(until - time.monotonic(), 0.001)
         if outcome != "ADMITTED":
             raise Denied(outcome, answer.get("reason", ""), messages.seconds(answer.get("retryAfter", 0)))
 
