@@ -150,6 +150,22 @@ def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
         assert ended.wait(10)
 
 
+def test_answer_that_comes_late_leaves_nobody_in_the_queue() -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def answer(method: str, body: dict[str, Any]) -> dict[str, Any]:
+        asked.append((method, body))
+        if method != "BatchCalls":
+            return {"outcome": "OUTCOME_WAIT_TIMEOUT"}
+        time.sleep(0.2)
+        return {"results": [{"acquire": {"outcome": "OUTCOME_QUEUED"}}]}
+
+    with Scripted(answer) as node, govnode.Client(node.address) as client, pytest.raises(govnode.Denied) as denied:
+        client.acquire("gpu", wait=0.05)
+    assert denied.value.outcome == "WAIT_TIMEOUT"
+    assert [body["wait"] for method, body in asked if method == "AcquireSlot"] == ["0.001s"]
+
+
 def test_wait_at_a_rate_that_a_node_gave_up_goes_on() -> None:
     asked: list[dict[str, Any]] = []
 

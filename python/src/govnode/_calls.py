@@ -563,8 +563,8 @@ class Leases(Operations):
                     op.batched, op.wait = batched, 0.0
                 elif outcome == "OUTCOME_APPROVAL_REQUIRED" and now < decided:
                     op.batched, op.wait = "", decided - now
-                elif outcome in _NOT_FINAL and now < until:
-                    op.batched, op.wait = "", until - now
+                elif outcome == "OUTCOME_QUEUED" or (outcome == "OUTCOME_STOPPED" and now < until):
+                    op.batched, op.wait = "", max(until - now, 0.001)  # it stands in the queue, however late it is
                 elif outcome == "OUTCOME_CANCELLED" and op.id_field:
                     # A node took a connection that broke for a caller that gave up.
                     op.id = op.body[op.id_field] = self.live().ids.draw()
@@ -585,9 +585,6 @@ class Leases(Operations):
 
 C = TypeVar("C", bound=HeldCall)
 S = TypeVar("S", bound=HeldSlot)
-
-# What nothing was counted for, and what a later answer under the same id may take the place of, as with approvals.
-_NOT_FINAL = ("OUTCOME_QUEUED", "OUTCOME_STOPPED")
 
 
 def _left(answer: dict[str, Any]) -> float:
