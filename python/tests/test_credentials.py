@@ -80,6 +80,38 @@ def test_a_token_is_drawn_anew_once(address: testing.Address) -> None:
         client.get_policy("plain")
 
 
+def test_followers_draw_a_token_anew(address: testing.Address) -> None:
+    first, second = (made(address, "agent", "orchestrator", "policy-author") for _ in range(2))
+    drawn = ["gn_team.none.aaaaaaaaaaaaaaaaaaaaaaaaaaaa", first, second]
+    asked = 0
+
+    def draw() -> str:
+        nonlocal asked
+        asked += 1
+        return drawn[min(asked, len(drawn)) - 1]
+
+    with govnode.Client(address, token=first) as client:
+        allow(client)
+        session = client.session(agent="bot", policy="plain")
+        for _ in range(2):
+            with session.call("search", {}):
+                pass
+    with govnode.Client(address, token=draw) as client:
+        events = client.events(from_oldest=True, session_id=session.id)
+        seen = next(events)
+        assert asked == 2
+        subprocess.run([find(), "token", "revoke", first, "--addr", address], check=True, capture_output=True)
+        with pytest.raises(govnode.NoAnswer, match="another one"):
+            list(events)
+        assert next(client.events(after=seen.cursor, session_id=session.id)).sequence > seen.sequence
+        assert asked == 3
+    with (
+        govnode.Client(address, token=lambda: drawn[0]) as client,
+        pytest.raises(govnode.Unauthenticated),
+    ):
+        next(client.events(from_oldest=True))
+
+
 def test_a_token_in_the_environment(address: testing.Address, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     token = made(address, "agent", "orchestrator", "policy-author")
     monkeypatch.setenv("GOVNODE_TOKEN", token)

@@ -439,25 +439,39 @@ class Core:
             await transport.token(self.config.timeout)
         except NotSent as e:
             raise NoAnswer(method, "", str(e)) from None
-        node = live.routes.pick()
-        failure: Failure | None = None
-        whole = False
-        try:
-            frames = transport.stream(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), 60.0)
-            async for flags, content in frames:
-                message = message_of(content)
-                if not flags & 2:
-                    yield message
+        renewed = False
+        while True:
+            shown = live.security.shown.header()
+            node = live.routes.pick()
+            failure: Failure | None = None
+            begun = whole = False
+            try:
+                frames = transport.stream(f"{node.url}/govnode.v1.{method}", dumps(body).encode(), 60.0)
+                async for flags, content in frames:
+                    message = message_of(content)
+                    if not flags & 2:
+                        begun, renewed = True, False
+                        yield message
+                        continue
+                    whole = True
+                    if error := message.get("error"):
+                        failure = _stream_error(error)
+                if not whole:
+                    raise Lost("the stream broke off")
+            except (NotSent, Lost) as e:
+                live.routes.failed(node, unreachable=True)
+                raise NoAnswer(method, "", str(e)) from e
+            if failure is None:
+                return
+            if failure.code == "unauthenticated" and not renewed:
+                try:
+                    renewed = await transport.drawn(shown, self.config.timeout)
+                except NotSent as e:
+                    failure.message += f"; {e}"
+                if renewed and begun:
+                    raise NoAnswer(method, "", "the token does not hold any more; there is another one to go on with")
+                if renewed:  # a token that was drawn since is tried once
                     continue
-                whole = True
-                if error := message.get("error"):
-                    failure = _stream_error(error)
-            if not whole:
-                raise Lost("the stream broke off")
-        except (NotSent, Lost) as e:
-            live.routes.failed(node, unreachable=True)
-            raise NoAnswer(method, "", str(e)) from e
-        if failure is not None:
             raise self._conclude(Operation(method, body, reads=True), failure)
 
 

@@ -379,7 +379,8 @@ class AsyncClient(Leases):
     ) -> AsyncIterator[messages.Event]:
         """Yield governance events as they occur: of one node, or of all with ``cluster``.
 
-        Raises NoAnswer when the node goes away; give the last ``cursor`` as ``after`` to go on behind it.
+        Raises NoAnswer when the node goes away, or the token runs out and another one was drawn; give the last
+        ``cursor`` as ``after`` to go on behind it.
         """
         return self._follow(types, session_id, agent, after, from_oldest, cluster)
 
@@ -495,7 +496,8 @@ class Client:
     ) -> Iterator[messages.Event]:
         """Yield governance events as they occur: of one node, or of all with ``cluster``.
 
-        Raises NoAnswer when the node goes away; give the last ``cursor`` as ``after`` to go on behind it.
+        Raises NoAnswer when the node goes away, or the token runs out and another one was drawn; give the last
+        ``cursor`` as ``after`` to go on behind it.
         """
         events: Any = self._core._follow(types, session_id, agent, after, from_oldest, cluster)
         try:
