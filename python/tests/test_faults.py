@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ import govnode
 from govnode import _core, testing
 from govnode._core import judge
 from govnode._transport import Lost, NotSent, run
+from govnode.adapters import Gate
 
 
 @pytest.fixture
@@ -122,6 +124,16 @@ def test_close_says_what_was_not_given_back(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+def test_close_says_what_was_left_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        Scripted(Results({}), lambda method: 503 if method == "CancelCall" else 200) as node,
+        govnode.Client(node.address, timeout=0.3) as client,
+        pytest.raises(govnode.Unknown),
+    ):
+        client.session("s").begin("t")
+    assert "1 things left to do behind callers are not known to be done: 503" in caplog.text
+
+
 def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
     known, ended = threading.Event(), threading.Event()
     asked: list[str] = []
@@ -148,6 +160,93 @@ def test_call_that_is_held_when_its_caller_has_gone_is_ended_later() -> None:
         assert not ended.is_set()
         known.set()
         assert ended.wait(10)
+
+
+class Grants:
+    """Grants what it is asked for, the first time when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.until = threading.Event(), threading.Event()
+        self.back: queue.Queue[tuple[str, str]] = queue.Queue()  # what is given back
+
+    def __call__(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        slot = {"outcome": "OUTCOME_ADMITTED", "token": "7", "ttl": "30s"}
+        if method == "BatchCalls":
+            self.asked.set()
+            self.until.wait(30)
+            return {"results": [{"acquire": slot} if "acquire" in op else ADMITTED for op in body["operations"]]}
+        if method in ("EndCall", "ReleaseSlot"):
+            self.back.put((method, body.get("callId") or body["slotId"]))
+        return slot
+
+
+@pytest.mark.parametrize("method", ["ReleaseSlot", "EndCall"])
+def test_what_comes_when_the_client_is_closed_is_given_back(method: str) -> None:
+    errors: queue.Queue[BaseException] = queue.Queue()
+    late = Grants()
+    with Scripted(late) as node:
+        client = govnode.AsyncClient(node.address, fail_open=True)
+
+        async def work() -> None:
+            call = method == "EndCall"
+            with pytest.raises(RuntimeError, match="the client is closed") as raised:
+                await (
+                    client.session("s").begin("t", call_id="mine") if call else client.acquire("gpu", slot_id="mine")
+                )
+            errors.put(raised.value)
+
+        thread = threading.Thread(target=lambda: asyncio.run(work()))
+        thread.start()
+        assert late.asked.wait(30)
+        asyncio.run(client.close())  # on another loop, so that the answer is heard
+        late.until.set()
+        assert errors.get(timeout=30)
+        assert late.back.get(timeout=30) == (method, "mine")
+        thread.join()
+
+
+@pytest.mark.parametrize("method", ["ReleaseSlot", "EndCall"])
+def test_what_comes_unheard_when_the_client_is_closed_is_given_back(method: str) -> None:
+    errors: queue.Queue[BaseException] = queue.Queue()
+    late = Grants()
+    with Scripted(late) as node:
+        client = govnode.Client(node.address, fail_open=True)
+
+        def work() -> None:
+            with pytest.raises(govnode.Unknown, match="the client is closed") as raised:
+                client.session("s").begin("t") if method == "EndCall" else client.acquire("gpu")
+            errors.put(raised.value)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert late.asked.wait(30)
+        client.close()  # its connections too
+        late.until.set()
+        unknown = errors.get(timeout=30)
+        assert isinstance(unknown, govnode.Unknown)
+        assert late.back.get(timeout=30) == (method, unknown.id)
+        thread.join()
+
+
+@pytest.mark.parametrize(("back", "cancelled"), [("ReleaseSlot", False), ("ReleaseSlot", True), ("EndCall", True)])
+def test_task_that_waits_when_its_client_is_left(back: str, cancelled: bool) -> None:
+    late = Grants()
+
+    async def main(address: str) -> None:
+        async with govnode.AsyncClient(address) as client:
+            gate = Gate(client.session("s"), wait=60)
+            asks: Any = gate.aenter("t", {}) if back == "EndCall" else client.acquire("gpu", wait=60)
+            waits = asyncio.create_task(asks)
+            await asyncio.to_thread(late.asked.wait, 30)
+        if cancelled:
+            waits.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else govnode.Unknown):
+            await waits
+
+    with Scripted(late) as node:
+        asyncio.run(main(node.address))
+        late.until.set()
+        assert late.back.get(timeout=30)[0] == back
 
 
 def test_answer_that_comes_late_leaves_nobody_in_the_queue() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from . import _review, messages
 from ._behind import abandoning, abandoning_slot, ending, releasing, settled
-from ._core import REPEATS, UNCERTAIN, UNTOUCHED, Live, Operation
+from ._core import REPEATS, UNCERTAIN, UNTOUCHED, Live, Operation, closed
 from ._keeper import Ask, Lease
 from ._operations import Operations
 from ._options import CallOptions, SlotOptions, begin_body, check_options
@@ -251,7 +251,7 @@ class HeldCall(Held):
             body = self._filled(ended, tokens, spent)
             alone = "begin" in body  # what several calls are sent in has less room
             answer = await self._core._perform(
-                Operation("CallService/EndCall", body, self.id, batched="" if alone else "end")
+                Operation("CallService/EndCall", body, self.id, batched="" if alone else "end", farewell=True)
             )
         except BaseException as e:
             if isinstance(e, Rejected):  # of what came of it
@@ -330,7 +330,9 @@ class HeldSlot(Held):
             return
         body = lease.release(self._live.name)["release"]
         try:
-            answer = await self._core._perform(Operation("SlotService/ReleaseSlot", body, self.id, batched="release"))
+            answer = await self._core._perform(
+                Operation("SlotService/ReleaseSlot", body, self.id, batched="release", farewell=True)
+            )
         except BaseException as e:
             if isinstance(e, NoAnswer) or not isinstance(e, Exception):
                 keeper.later(releasing(body), max(lease.ttl, 1.0))
@@ -493,12 +495,14 @@ class Leases(Operations):
                 lease.told.append(on_lost)
             if on_signal := options.get("on_signal"):
                 lease.braked.append(on_signal)
-            live.keeper.hold(lease, op.sent, seconds(grant["ttl"]))
+            _keep(live, lease, op.sent, seconds(grant["ttl"]))
         return make(self, live, body, answer, lease, session, arguments)
 
     def _opens(self, e: BaseException) -> bool:
         """Report whether a call that ends so is allowed: no node was there that could object."""
-        return self.config.fail_open and isinstance(e, NoAnswer) and not (isinstance(e, Unknown) and e.answered)
+        if not self.config.fail_open or self._live.closed:
+            return False
+        return isinstance(e, NoAnswer) and not (isinstance(e, Unknown) and e.answered)
 
     async def _acquire(self, make: type[S], pool: str, options: SlotOptions) -> S:
         check_options("slot", options, SlotOptions)
@@ -521,7 +525,7 @@ class Leases(Operations):
             lease = Lease(pool, "", op.id, int(answer["token"]), ttl)
             if on_lost := options.get("on_lost"):
                 lease.told.append(on_lost)
-            live.keeper.hold(lease, op.sent, seconds(answer["ttl"]))
+            _keep(live, lease, op.sent, seconds(answer["ttl"]))
         held = make(self, live, pool, op.id, answer, lease)
         if lease is None:
             raise held.denied()
@@ -543,6 +547,7 @@ class Leases(Operations):
         A lease counts from the sending of its request; one that was granted after a wait would be half over by that
         count. So a request that was long under way is sent again, and the answer to that says what is left.
         """
+        live = self.live()
         batched, start = op.batched, time.monotonic()
         until = start + wait
         decided = until if approval_wait is None else start + approval_wait
@@ -567,7 +572,7 @@ class Leases(Operations):
                     op.batched, op.wait = "", max(until - now, 0.001)  # it stands in the queue, however late it is
                 elif outcome == "OUTCOME_CANCELLED" and op.id_field:
                     # A node took a connection that broke for a caller that gave up.
-                    op.id = op.body[op.id_field] = self.live().ids.draw()
+                    op.id = op.body[op.id_field] = live.ids.draw()
                     op.touched = UNTOUCHED
                     op.batched, op.wait = "", max(until - now, 0.0)
                 else:
@@ -579,12 +584,21 @@ class Leases(Operations):
                 e.pending = asked
             unknown = admitted or isinstance(e, Unknown) or not isinstance(e, Exception)
             if op.id_field and unknown and not opens(e):  # what is done all the same is ended by whoever does it
-                self.live().keeper.later(abandon(), 60.0)
+                live.keeper.later(abandon(), 60.0)
             raise
 
 
 C = TypeVar("C", bound=HeldCall)
 S = TypeVar("S", bound=HeldSlot)
+
+
+def _keep(live: Live, lease: Lease, sent: float, left: float) -> None:
+    """Have a lease renewed that was granted. A client that was closed meanwhile gives it back: RuntimeError."""
+    if live.keeper.hold(lease, sent, left):
+        return
+    back = lease.release(live.name)
+    live.keeper.later(ending(back["end"]) if "end" in back else releasing(back["release"]), lease.ttl)
+    raise closed()
 
 
 def _left(answer: dict[str, Any]) -> float:

@@ -116,7 +116,9 @@ def failure_of(reply: Reply) -> Failure:
 class Operation:
     """One thing that is asked for, however often it is sent."""
 
-    __slots__ = ("batched", "body", "id", "id_field", "method", "reads", "sent", "timeout", "touched", "wait")
+    __slots__ = (
+        "batched", "body", "farewell", "id", "id_field", "method", "reads", "sent", "timeout", "touched", "wait",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -129,6 +131,7 @@ class Operation:
         reads: bool = False,
         batched: str = "",
         timeout: float | None = None,
+        farewell: bool = False,
     ) -> None:
         self.method = method
         self.body = body
@@ -138,6 +141,7 @@ class Operation:
         self.reads = reads  # it changes nothing
         self.batched = batched  # its name in BatchCalls, if it goes there
         self.timeout = timeout  # in place of the client's
+        self.farewell = farewell  # it gives something back, and goes on when the client is closed
         self.touched = UNTOUCHED
         self.sent = 0.0  # when the attempt was sent that was answered
 
@@ -179,6 +183,11 @@ class Live:
         self.loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Io] = weakref.WeakKeyDictionary()
         self.inherited = inherited  # kept, since closing its connections would end those of the parent
         self.closed = False
+
+
+def closed() -> RuntimeError:
+    """Return the error for whatever is asked of a client that is closed."""
+    return RuntimeError("govnode: the client is closed")
 
 
 class Core:
@@ -240,7 +249,7 @@ class Core:
                     self._live = Live(self.config, self._live.security.forked(), self._live)
                 live = self._live
         if live.closed:
-            raise RuntimeError("govnode: the client is closed")
+            raise closed()
         return live
 
     def _io(self, live: Live) -> Io:
@@ -285,7 +294,7 @@ class Core:
 
     async def _perform(self, op: Operation) -> dict[str, Any]:
         """Ask one node after another until there is an answer, or the time of the operation is up."""
-        live = self.live()
+        live = self._live if op.farewell else self.live()
         io = self._io(live)
         live.budget.earn()
         start = time.monotonic()
@@ -299,6 +308,10 @@ class Core:
             raise NoAnswer(op.method, op.id, str(e)) from None
         last = earlier = ""  # the last attempt is often cut off by the time: what was said before tells more
         while True:
+            if live.closed and not op.farewell:
+                if op.touched != UNTOUCHED and not op.reads:
+                    raise Unknown(op.method, op.id, f"the client is closed; before that: {last}")
+                raise closed()
             now = time.monotonic()
             if op.wait > 0:
                 op.body["wait"] = duration(max(wait_until - now, 0.001))

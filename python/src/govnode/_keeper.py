@@ -121,20 +121,24 @@ class Keeper:
         self._asking = Rounds("govnode-keeper", self._next_request, self._request)
         self._watching = Rounds("govnode-watch", self._next_end, self._lose_what_ran_out)
         self._closing = False
+        self._leaving = False  # somebody does what is left to do
         self._transport: ThreadTransport | None = None
 
     # For those who hold.
 
-    def hold(self, lease: Lease, sent: float, left: float) -> None:
-        """Begin to renew a lease that was granted."""
+    def hold(self, lease: Lease, sent: float, left: float) -> bool:
+        """Begin to renew a lease that was granted, and report whether anything is renewed any more."""
         lease.granted(sent, left)
         lease.keeper = self
         with self._changed:
+            if self._closing:
+                return False
             self._held[id(lease)] = lease
             due = min(sent + left / 3, self._due.get(lease.ttl, float("inf")))
             self._due[lease.ttl] = due
             self._wake(self._asking, due)
             self._wake(self._watching, lease.deadline)
+            return True
 
     def ended(self, lease: Lease) -> bool:
         """Note that a lease is about to be given back, of which no loss is told any more, unless that was so before."""
@@ -150,11 +154,16 @@ class Keeper:
             self._held.pop(id(lease), None)
 
     def later(self, step: Callable[[Ask], None], within: float) -> None:
-        """Do something behind the caller, and try for so many seconds."""
+        """Do something behind the caller, and try for so many seconds; once where nothing is renewed any more."""
         with self._changed:
             if len(self._jobs) >= MOST_JOBS:
                 self._jobs.popleft()
             self._jobs.append(Job(step, time.monotonic() + within))
+            if self._closing and not self._leaving:
+                self._leaving = True
+                # The process waits for it to end.
+                until = time.monotonic() + _FAREWELL
+                threading.Thread(target=self._do_the_rest, args=(until,), name="govnode-farewell").start()
             self._wake(self._asking, 0.0)
 
     def _wake(self, rounds: Rounds, at: float) -> None:
@@ -337,31 +346,41 @@ class Keeper:
         """Give back everything that is held, and do nothing any more. It takes 5 seconds at most."""
         until = time.monotonic() + _FAREWELL
         with self._changed:
-            self._closing = True
+            self._closing = self._leaving = True
             self._changed.notify_all()
             rest = [x for x in self._held.values() if x.state != "ended"]
             for lease in rest:
                 lease.state = "ended"
             self._held.clear()
-            jobs, self._jobs = list(self._jobs), deque()
             thread = self._asking.thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(until - time.monotonic(), 0.01))
             if thread.is_alive():
                 _not_given_back(len(rest), "a request hangs")
-                return
+                rest = []
         for i in range(0, len(rest), RENEW_MOST // 2):
             self._give_back(rest[i : i + RENEW_MOST // 2], until)
-        for job in jobs:
-            if time.monotonic() < until:
-                try:
-                    job.step(lambda method, body: self._ask(method, body, _JOB_TIMEOUT))
-                except NotYet:
-                    continue
-                except (NotSent, Lost):
+        self._do_the_rest(until)
+
+    def _do_the_rest(self, until: float) -> None:
+        """Do what is left to do behind callers, each thing once, and close the connections."""
+        undone, why = 0, ""
+        while True:
+            with self._changed:
+                if not self._jobs:
+                    self._leaving = False
+                    if self._transport is not None:
+                        self._transport.close()
                     break
-        if self._transport is not None:
-            self._transport.close()
+                job = self._jobs.popleft()
+            try:
+                if time.monotonic() >= until:
+                    raise NotSent("there was no time")
+                job.step(lambda method, body: self._ask(method, body, _JOB_TIMEOUT))
+            except Exception as e:  # whatever it is, the others are to be done
+                undone, why = undone + 1, str(e)
+        if undone:
+            log.warning("govnode: %d things left to do behind callers are not known to be done: %s", undone, why)
 
     def _give_back(self, part: list[Lease], until: float) -> None:
         from ._core import Failure, result_of

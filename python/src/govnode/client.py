@@ -385,7 +385,11 @@ class AsyncClient(Leases):
         return self._follow(types, session_id, agent, after, from_oldest, cluster)
 
     async def close(self) -> None:
-        """Give back everything the client holds, and end it. It takes 5 seconds at most."""
+        """Give back everything the client holds, and end it. It takes 5 seconds at most.
+
+        What is under way ends: with RuntimeError, or with Unknown where it may have had its effect. A call or a slot
+        that comes yet is given back.
+        """
         import asyncio
 
         loops = list(self._live.loops.items())
@@ -560,7 +564,11 @@ class Client:
     status = _blocking(Operations.status)
 
     def close(self) -> None:
-        """Give back everything the client holds, and end it. It takes 5 seconds at most."""
+        """Give back everything the client holds, and end it. It takes 5 seconds at most.
+
+        What is under way ends: with RuntimeError, or with Unknown where it may have had its effect. A call or a slot
+        that comes yet is given back.
+        """
         _close(self._core)
 
     def __enter__(self) -> Self:

@@ -226,7 +226,7 @@ class Gate:
                     self._again(place, id, key)  # people may say yes meanwhile
                 elif not isinstance(e, Exception) or isinstance(e, NoAnswer):
                     within = session._core.config.attempt_timeout + options.get("wait", 10.0)
-                    session._core.live().keeper.later(
+                    session._core._live.keeper.later(  # also where the client was closed meanwhile
                         abandoning(session.known({"sessionId": session.id, "callId": id}), within), 60.0
                     )
                 raise
