@@ -188,11 +188,18 @@ def test_an_outage_while_people_are_waited_for(alone: testing.Address) -> None:
 
 
 @named
-def test_equal_calls_that_wait_for_people_are_two(client: govnode.Client, call: dict[str, Any]) -> None:
+def test_equal_calls_that_wait_for_people_are_two(
+    client: govnode.Client, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A yes to either of them lets one of them through, when it comes again."""
     client.put_policy(ASKS)
     session = client.session(agent="anna", policy="asks")
     gate = Gate(session)
+    both, begin = threading.Barrier(2), govnode.AsyncSession.begin
+
+    async def together(*args: Any, **options: Any) -> govnode.AsyncCall:
+        both.wait(20)
+        return await begin(*args, **options)
 
     def enter() -> str:
         passage = gate.enter("mail", {"to": "bob"}, **call)
@@ -200,7 +207,8 @@ def test_equal_calls_that_wait_for_people_are_two(client: govnode.Client, call: 
             return passage.denied.approval.id
         return passage.run(lambda: passage.text or "sent")
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, monkeypatch.context() as under_way:
+        under_way.setattr(govnode.AsyncSession, "begin", together)
         first, second = pool.map(lambda _: enter(), range(2))
     for yes in (first, second):
         client.approve(yes, approver="carla")
