@@ -230,7 +230,8 @@ class TestWorkbenches:
         (tmp_path / "server.py").write_text(MCP)
 
         async def scenario() -> None:
-            parameters = StdioServerParams(command=sys.executable, args=[str(tmp_path / "server.py")])
+            command = [str(tmp_path / "server.py")]  # which takes its time to start where much is going on
+            parameters = StdioServerParams(command=sys.executable, args=command, read_timeout_seconds=60)
             async with McpWorkbench(parameters) as inner:
                 bench = GuardedWorkbench(inner, [modify(command="ls -l"), GovnodeGuardrail(session)])
                 assert [t["name"] for t in await bench.list_tools()] == ["shell"]
