@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -46,26 +47,46 @@ func (n *Node) transferHere(ctx context.Context, id string) error {
 	if id == n.cfg.ID {
 		return nil
 	}
-	var future raft.Future
-	if id == "" {
-		if n.voters() == 1 {
-			return invalidField("node", "there is no other voter")
-		}
-		future = n.raft.LeadershipTransfer()
-	} else {
+	next, err := n.successor(ctx, id)
+	if err != nil {
+		return err
+	}
+	return n.config(ctx, n.raft.LeadershipTransferToServer(next.ID, next.Address))
+}
+
+// successor returns the voter of that name if it has everything; any that has, if id is
+// empty. Raft would choose one by what it was sent last, whether it is still there or not.
+func (n *Node) successor(ctx context.Context, id string) (*raft.Server, error) {
+	if id != "" {
 		s, known := n.member(id)
 		if !known {
-			return invalidField("node", "%q is no member of this cluster", id)
+			return nil, invalidField("node", "%q is no member of this cluster", id)
 		}
 		if !isVoter(&s) {
-			return invalidField("node", "%s has no vote", id)
+			return nil, invalidField("node", "%s has no vote", id)
 		}
-		if err := n.hasEverything(ctx, &s); err != nil {
-			return err
-		}
-		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
+		return &s, n.hasEverything(ctx, &s)
 	}
-	return n.config(ctx, future)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		from *raft.Server
+		err  error
+	}
+	others := slices.DeleteFunc(slices.Clone(n.servers()), func(s raft.Server) bool { return !isVoter(&s) || string(s.ID) == n.cfg.ID })
+	answers := make(chan answer, len(others)) // those that come late have a place, too
+	for _, s := range others {
+		go func() { answers <- answer{&s, n.hasEverything(ctx, &s)} }()
+	}
+	err := invalidField("node", "there is no other voter")
+	for range others {
+		a := <-answers
+		if a.err == nil {
+			return a.from, nil
+		}
+		err = a.err
+	}
+	return nil, err
 }
 
 // hasEverything waits, for no longer than an answer may take, until a member has applied
@@ -75,16 +96,19 @@ func (n *Node) transferHere(ctx context.Context, id string) error {
 func (n *Node) hasEverything(ctx context.Context, s *raft.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
-	own := n.fsm.applied()
+	own, has := n.fsm.applied(), uint64(0)
 	for pause := (backoff{}); ; {
 		h, err := n.ask(ctx, s)
-		switch {
-		case err != nil:
+		if err == nil {
+			has = h.GetAppliedIndex()
+		} else if has == 0 {
 			return fmt.Errorf("%s does not answer at %s, and cannot take over: %w", s.ID, s.Address, err)
-		case h.GetAppliedIndex() >= own:
+		}
+		if has >= own {
 			return nil
-		case !pause.wait(ctx, n.ctx.Done()):
-			return fmt.Errorf("%s lacks entries, and cannot take over: it has applied %d of %d", s.ID, h.GetAppliedIndex(), own)
+		}
+		if !pause.wait(ctx, n.ctx.Done()) {
+			return fmt.Errorf("%s lacks entries, and cannot take over: it has applied %d of %d", s.ID, has, own)
 		}
 	}
 }
