@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,19 +57,82 @@ func TestWhatMayHaveBeenAppliedStaysUnknown(t *testing.T) {
 	}
 	follow(nil, nil, false)
 
-	// Who may do what is looked at before the id is: that it has changed since says nothing
-	// about the first time.
-	for name, maybe := range map[string]error{"first": nil, "again": lost} {
-		a := storage.Done(session.Result{Code: session.StaleAccess}, 7)
-		final, _ := settle(&pending{cmd: increment("r")}, maybe, &a)
-		require.True(t, final)
-		require.Equal(t, maybe != nil, a.Outcome == storage.Unknown, name)
-		require.ErrorIs(t, a.Err, maybe)
+	// Who may do what is looked at before the id is, and the id may be forgotten since: that
+	// says nothing about the first time.
+	for _, code := range []session.Code{session.StaleAccess, session.StaleID} {
+		for name, maybe := range map[string]error{"first": nil, "again": lost} {
+			a := storage.Done(session.Result{Code: code}, 7)
+			final, _ := settle(&pending{cmd: increment("r")}, maybe, &a)
+			require.True(t, final)
+			require.Equal(t, maybe != nil, a.Outcome == storage.Unknown, "%s: %v", name, code)
+			require.ErrorIs(t, a.Err, maybe)
+		}
 	}
 
 	a := storage.Lost(lost)
 	final, _ := settle(&pending{cmd: increment("")}, nil, &a)
 	require.True(t, final, "what nobody would know again is not sent again")
+}
+
+// A deaf node sends, and hears nothing any more of those whom it had reached; it reaches
+// nobody else.
+type deaf struct {
+	net.Conn
+	now *atomic.Bool
+}
+
+func (d deaf) Read(b []byte) (int, error) {
+	for {
+		n, err := d.Conn.Read(b)
+		if err != nil || !d.now.Load() {
+			return n, err
+		}
+	}
+}
+
+// Where the answer is lost, and the id is forgotten before the command is sent again, it
+// is not said not to have been carried out.
+func TestWhatWasAppliedAndForgottenIsUnknown(t *testing.T) {
+	t.Parallel()
+	var hearsNothing sync.Map // addresses
+	c := newCluster(t, 3, func(cfg *Config) {
+		dial, now := cfg.Dial, new(atomic.Bool)
+		hearsNothing.Store(cfg.Address, now)
+		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+			if now.Load() {
+				return nil, errors.New("deaf")
+			}
+			conn, err := dial(ctx, to)
+			if err != nil {
+				return nil, err
+			}
+			return deaf{conn, now}, nil
+		}
+	})
+	leader, follower := c.leader(), c.follower()
+	require.NoError(t, follower.Apply(within(t, 20*time.Second), increment("first"))[0].Err, "the stream to the leader is there")
+	flag, _ := hearsNothing.Load(follower.Address())
+	flag.(*atomic.Bool).Store(true)
+	answer := make(chan storage.Answer, 1)
+	go func() {
+		answer <- follower.Apply(within(t, time.Minute), increment("01KDVDA300AAAAAAAAAAAAAAAA"))[0]
+	}()
+	require.Eventually(t, func() bool { return count(t, leader, storage.Nearby) == 2 }, 20*time.Second, time.Millisecond)
+	var many []session.Command
+	for i := range 1300 {
+		many = append(many, increment(fmt.Sprintf("01KDVE%04dAAAAAAAAAAAAAAAA", i)))
+	}
+	for _, a := range leader.Apply(within(t, 20*time.Second), many...) {
+		require.NoError(t, a.Err)
+		require.Equal(t, session.Done, a.Result.Code)
+	}
+	flag.(*atomic.Bool).Store(false)
+	c.net.isolate(follower.Address(), true)
+	c.net.isolate(follower.Address(), false)
+	a := <-answer
+	require.Equal(t, storage.Unknown, a.Outcome, "%v", a.Result)
+	require.ErrorContains(t, a.Err, "stream to the leader broke")
+	require.EqualValues(t, 1302, count(t, leader, storage.Latest), "its effect is one")
 }
 
 // Attempts are given up when there was no leader for as long as is to be borne, counted

@@ -25,7 +25,7 @@ type disk struct {
 	log       *durable.Watched
 	snapshots raft.SnapshotStore
 	cluster   string // id of the cluster that the node belongs to, if any
-	empty     bool   // no vote, no entry, no snapshot
+	empty     bool   // no vote, no entry, no snapshot; or no more than the beginning of a founding
 
 	// See identity.go.
 	incarnation string
@@ -109,6 +109,13 @@ func (d *disk) open(cfg *Config) (err error) {
 	if err := d.identity(); err != nil {
 		return err
 	}
+	if d.admitted == founders {
+		last, err := d.last()
+		if err != nil {
+			return err
+		}
+		d.empty = last == 0 // it was stopped while it founded its cluster
+	}
 	return d.log.Set(keyNode, []byte(cfg.ID))
 }
 
@@ -137,6 +144,23 @@ func (d *disk) number(key []byte) (uint64, error) {
 		return 0, nil
 	}
 	return v, err
+}
+
+// founders is the place in the log of the first members: nobody else is admitted there.
+const founders = 1
+
+// found writes the first entry of a cluster. It is what raft.BootstrapCluster does, but that
+// does not go on where it was stopped between the two steps.
+func (d *disk) found(members raft.Configuration) error {
+	if err := d.admit(founders); err != nil {
+		return err
+	}
+	if err := d.log.SetUint64(keyTerm, 1); err != nil {
+		return err
+	}
+	err := d.log.StoreLog(&raft.Log{Index: founders, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(members)})
+	d.empty = err != nil
+	return err
 }
 
 // admit keeps the place in the log at which the folder became a member's.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -30,6 +31,8 @@ type gate struct {
 }
 
 var errDisk = errors.New("input/output error")
+
+func (g *gate) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
 func (g *gate) StoreLogs(l []*raft.Log) error {
 	g.mu.Lock()
@@ -336,5 +339,35 @@ func TestTwoSnapshotsAreKept(t *testing.T) {
 		kept, err := filepath.Glob(filepath.Join(n.cfg.Dir, "snapshots", "*", "state.bin"))
 		require.NoError(t, err)
 		require.Len(t, kept, min(i+1, 2))
+	}
+}
+
+// A node that was stopped while it founded its cluster founds it when it is started again.
+func TestACutShortFoundingIsFinished(t *testing.T) { onEachStore(t, testACutShortFoundingIsFinished) }
+
+func testACutShortFoundingIsFinished(t *testing.T, use func(*Config)) {
+	c := &testCluster{t: t, net: &network{cut: map[string]bool{}, conns: map[net.Conn][2]string{}}}
+	cfg := c.config("n1")
+	use(&cfg)
+	cfg.disk = func(s durable.Store) durable.Store {
+		g := &gate{Store: s}
+		g.broken.Store(true)
+		return g
+	}
+	_, err := c.open(cfg)
+	require.ErrorContains(t, err, errDisk.Error())
+	cfg.disk = nil
+	for _, founds := range []bool{false, true, false} {
+		cfg.Bootstrap, cfg.Listener = founds, listen(t, cfg.Address)
+		n, err := c.open(cfg)
+		if !founds && len(c.nodes) == 0 {
+			require.ErrorContains(t, err, "found one with Bootstrap")
+			continue
+		}
+		require.NoError(t, err)
+		n.waitReady(t)
+		require.NoError(t, n.Apply(within(t, 20*time.Second), increment("r"))[0].Err)
+		require.EqualValues(t, 1, count(t, n, storage.Latest))
+		require.NoError(t, n.Close())
 	}
 }

@@ -39,18 +39,10 @@ func (n *Node) bootstrap() error {
 			return err
 		}
 	}
-	if err := n.disk.admit(1); err != nil { // the place of the first members
-		return err
-	}
 	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.ID), Address: raft.ServerAddress(n.cfg.Address)}
-	c := n.raftConfig(nil)
-	// Only its encoding of peers is used, for a protocol that is not spoken.
-	_, t := raft.NewInmemTransport(self.Address)
-	err := raft.BootstrapCluster(c, n.disk.log, n.disk.log, n.disk.snapshots, t, raft.Configuration{Servers: []raft.Server{self}})
-	if err != nil {
+	if err := n.disk.found(raft.Configuration{Servers: []raft.Server{self}}); err != nil {
 		return fmt.Errorf("cluster: Bootstrap: %w", err)
 	}
-	n.disk.empty = false
 	if err := n.identify(); err != nil {
 		return err
 	}

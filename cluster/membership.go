@@ -14,8 +14,7 @@ import (
 	nodev1 "example.com/govnode/proto/govnode/node/v1"
 )
 
-// How the membership is changed: members are added and removed, and leadership
-// is passed on.
+// How the membership is changed: members are added and removed.
 
 // closeEnough is how many entries a member may be behind when it is given a
 // vote: with a vote, the others may have to wait for it.
@@ -44,34 +43,6 @@ func (n *Node) RemoveNode(ctx context.Context, id string, force bool) error {
 	}, func(ctx context.Context, leader string) error {
 		_, err := n.peers.At(leader).RemoveNode(ctx, &nodev1.RemoveNodeRequest{Node: id, Force: force})
 		return sent(err)
-	})
-}
-
-// TransferLeadership makes the voter of that name the leader, or any that is
-// caught up if id is empty. It works on any node, and returns once the present
-// leader has stepped down.
-func (n *Node) TransferLeadership(ctx context.Context, id string) error {
-	asked := "" // the address of a leader that may have stepped down for it
-	ask := func(leader string, transfer func() error) error {
-		if id == "" && asked != "" && asked != leader {
-			return nil
-		}
-		err := transfer()
-		if isUnknown(err) || errors.Is(err, raft.ErrLeadershipTransferInProgress) {
-			asked = leader
-		}
-		return err
-	}
-	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
-		return ask(n.cfg.Address, func() error { return n.transferHere(ctx, id) })
-	}, func(ctx context.Context, leader string) error {
-		if _, to := n.raft.LeaderWithID(); id != "" && string(to) == id {
-			return nil
-		}
-		return ask(leader, func() error {
-			_, err := n.peers.At(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
-			return sent(err)
-		})
 	})
 }
 
@@ -421,8 +392,17 @@ func (n *Node) answering(ctx context.Context) map[string]bool {
 
 // isThere reports whether a member answers at its address and takes part.
 func (n *Node) isThere(ctx context.Context, s *raft.Server) bool {
+	_, err := n.ask(ctx, s)
+	return err == nil
+}
+
+// ask returns what a member says of itself that answers at its address and takes part.
+func (n *Node) ask(ctx context.Context, s *raft.Server) (*nodev1.HelloResponse, error) {
 	h, err := n.peers.At(string(s.Address)).Hello(ctx, n.hello())
-	return err == nil && h.GetNode() == string(s.ID) && h.GetCluster() == n.clusterID() && h.GetTerm() > 0
+	if err == nil && (h.GetNode() != string(s.ID) || h.GetCluster() != n.clusterID() || h.GetTerm() == 0) {
+		return nil, fmt.Errorf("node %q is there, which is not that member or takes no part", h.GetNode())
+	}
+	return h, err
 }
 
 func (n *Node) voters() (count int) {
@@ -432,60 +412,4 @@ func (n *Node) voters() (count int) {
 		}
 	}
 	return count
-}
-
-// transferHere is TransferLeadership on the leader.
-func (n *Node) transferHere(ctx context.Context, id string) error {
-	if id == n.cfg.ID {
-		return nil
-	}
-	var future raft.Future
-	if id == "" {
-		if n.voters() == 1 {
-			return invalidField("node", "there is no other voter")
-		}
-		future = n.raft.LeadershipTransfer()
-	} else {
-		s, known := n.member(id)
-		if !known {
-			return invalidField("node", "%q is no member of this cluster", id)
-		}
-		if !isVoter(&s) {
-			return invalidField("node", "%s has no vote", id)
-		}
-		future = n.raft.LeadershipTransferToServer(s.ID, s.Address)
-	}
-	return n.config(ctx, future)
-}
-
-// Drain makes the node take no more commands, lets those under way end, and
-// hands leadership on. Nothing of it is undone: Close follows. Its error says
-// what was left; the cluster is as safe as if the node had crashed.
-func (n *Node) Drain(ctx context.Context) error {
-	ctx, cancel := n.deadline(ctx)
-	defer cancel()
-	n.draining.Store(true)
-	l := n.leading.Load()
-	if l == nil {
-		return nil
-	}
-	l.queue.close(elsewhere(errDraining))
-	select {
-	case <-l.idle:
-	case <-ctx.Done():
-		return fmt.Errorf("cluster: drain: commands are still under way: %w", ctx.Err())
-	}
-	if n.voters() < 2 {
-		return nil
-	}
-	for pause := (backoff{}); n.raft.State() == raft.Leader; {
-		err := n.transferHere(ctx, "")
-		if err == nil {
-			return nil
-		}
-		if _, _, moved := n.leader(); !pause.wait(ctx, moved) {
-			return fmt.Errorf("cluster: drain: leadership was not handed on: %w", err)
-		}
-	}
-	return nil
 }

@@ -313,29 +313,6 @@ func TestMembersAreChangedBehindASnapshot(t *testing.T) {
 	require.NotContains(t, roles(t, late), "n9")
 }
 
-// Whoever moves the leadership is told that it has moved only if it has.
-func TestATransferToNobody(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3, func(cfg *Config) {
-		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 4*time.Second, 4*time.Second, 4*time.Second
-	})
-	leader := c.leader()
-	for _, n := range c.nodes {
-		if n != leader {
-			c.net.isolate(n.Address(), true)
-		}
-	}
-	err := leader.TransferLeadership(within(t, time.Second), "")
-	require.Error(t, err)
-	require.Equal(t, storage.Unknown, storage.OutcomeOf(err))
-	require.True(t, leader.Leader())
-	for _, n := range c.nodes {
-		c.net.isolate(n.Address(), false)
-	}
-	require.NoError(t, leader.TransferLeadership(within(t, 30*time.Second), ""))
-	require.Eventually(t, func() bool { return c.leader() != leader }, 20*time.Second, time.Millisecond)
-}
-
 // A member that says to be where another one is told so, and asks in vain no more.
 func TestAMemberAtTheAddressOfAnother(t *testing.T) {
 	t.Parallel()

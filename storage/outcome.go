@@ -47,10 +47,11 @@ type Answer struct {
 
 // Resent notes of the answer to a command that the store had sent it before, and why it
 // did not learn what became of that. Who may do what is looked at before the id of a
-// command is: that this has changed meanwhile says nothing about the first time.
+// command is, and the id may have been forgotten: a refusal for what has changed
+// meanwhile says nothing about the first time.
 func (a *Answer) Resent(why error) {
 	a.Again = true
-	if a.Outcome == Applied && a.Result.Code == session.StaleAccess {
+	if a.Outcome == Applied && (a.Result.Code == session.StaleAccess || a.Result.Code == session.StaleID) {
 		*a = Lost(why)
 	}
 }

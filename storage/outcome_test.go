@@ -39,10 +39,14 @@ func TestOutcomeIsThatOfTheErrorItself(t *testing.T) {
 // no which has changed meanwhile.
 func TestResent(t *testing.T) {
 	why := errors.New("why")
-	for _, code := range []session.Code{session.Admitted, session.Done, session.StaleAccess} {
+	for code, changed := range map[session.Code]bool{
+		session.Admitted: false, session.Done: false, session.NotFound: false,
+		session.StaleAccess: true, // who may do what
+		session.StaleID:     true, // which ids are remembered
+	} {
 		a := storage.Done(session.Result{Code: code}, 3)
 		a.Resent(why)
-		if code == session.StaleAccess {
+		if changed {
 			require.Equal(t, storage.Unknown, a.Outcome)
 			require.ErrorIs(t, a.Failure(), why)
 			continue

@@ -20,8 +20,10 @@ import (
 // of this one.
 
 const (
-	// clusterHeader names the cluster in every request.
+	// clusterHeader names the cluster in every request, and nodeHeader the member for
+	// whom it is, where one is known at the address.
 	clusterHeader = "Govnode-Cluster"
+	nodeHeader    = "Govnode-Node"
 	// MaxMessage bounds one message between nodes: a batch of commands, or one
 	// command with a policy tree of at most 1 MiB in it, or one answer with a
 	// whole session in it, whose calls all wait at as many rates as they may.
@@ -72,20 +74,24 @@ func NewPeers(p *Port) *Peers {
 	if p.secure != nil {
 		scheme = "https://"
 	}
-	return &Peers{scheme: scheme, client: &http.Client{Transport: clusterTransport{t, p.cfg.Cluster}}, known: map[string]nodev1connect.NodeServiceClient{}}
+	return &Peers{scheme: scheme, client: &http.Client{Transport: memberTransport{t, p.cfg.Cluster, p.nameAt}}, known: map[string]nodev1connect.NodeServiceClient{}}
 }
 
-// clusterTransport names the cluster in every request.
-type clusterTransport struct {
+// memberTransport names the cluster and the member in every request.
+type memberTransport struct {
 	*http.Transport
 	cluster func() string
+	nameAt  func(address string) string
 }
 
 // RoundTrip implements http.RoundTripper, which may not change the request that
 // it is given.
-func (t clusterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t memberTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set(clusterHeader, t.cluster())
+	if node := t.nameAt(r.URL.Host); node != "" {
+		r.Header.Set(nodeHeader, node)
+	}
 	return t.Transport.RoundTrip(r)
 }
 
@@ -111,13 +117,13 @@ func (p *Peers) At(address string) nodev1connect.NodeServiceClient {
 func (p *Peers) Close() { p.client.CloseIdleConnections() }
 
 // NewServer returns the server of what nodes say to each other. Requests that
-// name another cluster are refused, and all but Hello until the node has
-// started.
+// name another cluster or another member are refused, and all but Hello until the
+// node has started.
 func NewServer(svc nodev1connect.NodeServiceHandler, p *Port, started func() bool) *http.Server {
 	path, h := nodev1connect.NewNodeServiceHandler(svc, connect.WithReadMaxBytes(MaxMessage), connect.WithSendMaxBytes(MaxMessage),
 		connect.WithCompression("gzip", nil, nil))
 	mux := http.NewServeMux()
-	mux.Handle(path, onlyCluster(onlyMembers(onlyStarted(h, started), p.cfg.Strange), p.cfg.Cluster))
+	mux.Handle(path, onlyCluster(onlyMembers(onlyMeant(onlyStarted(h, started), p), p.cfg.Strange), p.cfg.Cluster))
 	return &http.Server{
 		Handler:   withCaller(mux),
 		Protocols: p.http2(),
@@ -179,6 +185,25 @@ func onlyMembers(h http.Handler, strange func(node string) bool) http.Handler {
 	})
 }
 
+// onlyMeant refuses what is for another member. Who this is says Hello, and Join is for
+// whoever leads, of whom a node on its way in may know an address from before. The
+// connection ends in any case: the next one may lead to whom it is for.
+func onlyMeant(h http.Handler, p *Port) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := p.isMeant(r.Header.Get(nodeHeader))
+		if err != nil {
+			w.Header().Set("Connection", "close")
+			if !open(r) {
+				// Best effort: the caller may be gone.
+				_ = refuse.Write(w, r, Refusal(connect.CodeUnavailable, err))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // open reports whether a request may come from who is no member yet.
 func open(r *http.Request) bool {
 	return r.URL.Path == nodev1connect.NodeServiceHelloProcedure || r.URL.Path == nodev1connect.NodeServiceJoinProcedure
@@ -191,6 +216,7 @@ func onlyCluster(h http.Handler, cluster func() string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		named := r.Header.Get(clusterHeader)
 		if own := cluster(); named != own && !(open(r) && (named == "" || own == "")) {
+			w.Header().Set("Connection", "close") // as in onlyMeant
 			// Best effort: the caller may be gone.
 			_ = refuse.Write(w, r, Refusal(connect.CodePermissionDenied, fmt.Errorf("this node belongs to cluster %q, not to %q", own, named)))
 			return

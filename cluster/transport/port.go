@@ -248,7 +248,7 @@ func readName(conn net.Conn, length byte) (string, error) {
 }
 
 // sameCluster returns nil if the node at the other end is a member of this one's
-// cluster.
+// cluster, and takes this one for what it is.
 // The leader of a cluster talks to a new member from the moment that it is one,
 // which is before the member has heard of it: such a connection waits.
 func (p *Port) sameCluster(conn net.Conn, who string) error {
@@ -270,10 +270,32 @@ func (p *Port) sameCluster(conn net.Conn, who string) error {
 		p.cfg.Logger.Warn("a node of another cluster takes this node for a member", "from", conn.RemoteAddr(), "cluster", id, "own", own)
 		return errors.New("node of another cluster")
 	}
+	if err := p.isMeant(to); err != nil {
+		p.complain("another node was led here by mistake", conn.RemoteAddr().String(), err)
+		return err
+	}
 	if p.cfg.Shuns != nil && p.cfg.Shuns(from) {
 		return fmt.Errorf("the data folder of %s is not that of the member", from)
 	}
 	return nil
+}
+
+// isMeant returns nil if this node is the one that the other end takes it for, "" being
+// any. Answers count as those of the member that was asked: where its name or address
+// leads here, one node would be two of a majority.
+func (p *Port) isMeant(node string) error {
+	if node == "" || node == p.cfg.Node {
+		return nil
+	}
+	return fmt.Errorf("this is node %s, and not %s: look at what the name and the address of %[2]s lead to", p.cfg.Node, node)
+}
+
+// nameAt returns the name of the member at an address; "" if none is known.
+func (p *Port) nameAt(address string) string {
+	if p.cfg.NameAt == nil {
+		return ""
+	}
+	return p.cfg.NameAt(address)
 }
 
 // unread is a connection of which something was read that belongs to what
@@ -389,10 +411,7 @@ func (h half) Addr() net.Addr { return address(h.cfg.Address) }
 
 // Dial implements raft.StreamLayer.
 func (h half) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	member := ""
-	if h.cfg.NameAt != nil {
-		member = h.cfg.NameAt(string(to))
-	}
+	member := h.nameAt(string(to))
 	if h.cfg.Shuns != nil && h.cfg.Shuns(member) {
 		return nil, fmt.Errorf("cluster: the data folder of %s is not that of the member", member)
 	}

@@ -319,7 +319,7 @@ func TestWhoHasSpokenStays(t *testing.T) {
 func TestAForeignClusterIsToldOf(t *testing.T) {
 	for _, c := range []struct{ node, said, told string }{
 		{"a", "other b a", "other"}, {"a", "other b c", ""}, {"a", "other b ", ""}, {"a", "other", ""},
-		{"", "other b ", ""}, {"", "other b a", ""}, {"a", "mine b a", ""}, {"a", "mine b c", ""}, {"a", "mine", ""},
+		{"", "other b ", ""}, {"", "other b a", ""}, {"a", "mine b a", ""}, {"a", "mine b ", ""}, {"a", "mine", ""},
 	} {
 		for _, asked := range []bool{true, false} {
 			told := ""
@@ -338,6 +338,32 @@ func TestAForeignClusterIsToldOf(t *testing.T) {
 			require.Equal(t, strings.HasPrefix(c.said, "mine"), err == nil, "%+v: %v", c, err)
 			require.Equal(t, c.told, told, "%+v", c)
 		}
+	}
+}
+
+// A node that is taken for another member of its cluster, whose name or address leads to
+// it, is not spoken to.
+func TestWhoIsTakenForAnotherIsNotSpokenTo(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		ca := newCA(t, "govnode")
+		port := func(node string) (*Port, *logged) {
+			var source *pki.Source
+			if secure {
+				source = certified(t, ca, pki.Node, node)
+			}
+			return newSecurePort(t, node, source, func(cfg *Config) { cfg.NameAt = func(string) string { return "c" } })
+		}
+		a, log := port("a")
+		b, _ := port("b")
+		conn, err := half{b, b.raft}.Dial(address0(a), 10*time.Second)
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = conn.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		log.awaits(t, "this is node a, and not c: look at what the name and the address of c lead to")
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
 	}
 }
 
