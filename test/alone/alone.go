@@ -130,6 +130,7 @@ var scripts = []struct {
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
+	{"gates", gates}, {"corners", corners}, {"faulty", faulty}, {"refusals", refusals}, {"marked", marked}, {"outdated", outdated}, {"administered", administered},
 	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
 }
 

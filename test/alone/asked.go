@@ -104,6 +104,7 @@ func asked(s *script) {
 	second := pending(two, 0)
 	if res := s.begin(pay("40")); !s.over { // beyond max_pending
 		s.outcome(res, v1.Outcome_OUTCOME_APPROVAL_DENIED)
+		s.reads("the answer", res.Decision, approvalFirst, noApproval, "Too many calls of this session wait for approval")
 	}
 	s.approval(id, v1.ApprovalState_APPROVAL_STATE_PENDING)
 	target := &v1.SignalRequest_SessionId{SessionId: s.own}
@@ -154,6 +155,7 @@ func asked(s *script) {
 	account.Attempts, account.Calls = 4, 1
 	account.open = []string{one.CallId, two.CallId}
 	end, state := v1.Outcome_OUTCOME_APPROVAL_DENIED, v1.ApprovalState_APPROVAL_STATE_DENIED
+	category, public, why := approvalFirst, noApproval, "Approval denied"
 	how := s.rng.IntN(4)
 	switch how {
 	case 0:
@@ -165,12 +167,13 @@ func asked(s *script) {
 		done(s, "cancel the approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceCancelResponse, error) {
 			return n.approvals.Cancel(ctx, cancel)
 		})
-		state = v1.ApprovalState_APPROVAL_STATE_CANCELLED
+		state, why = v1.ApprovalState_APPROVAL_STATE_CANCELLED, "The approval was cancelled"
 	case 2:
 		done(s, "cancel the call", func(ctx context.Context, n *node) (*v1.CancelCallResponse, error) {
 			return n.calls.CancelCall(ctx, &v1.CancelCallRequest{SessionId: s.own, CallId: two.CallId})
 		})
 		end, state = v1.Outcome_OUTCOME_CANCELLED, v1.ApprovalState_APPROVAL_STATE_CANCELLED
+		category, public, why = "max_concurrent", "The call was given up.", "The wait was given up by its caller"
 	default:
 		s.send(&v1.SignalRequest{Target: target, Signal: "KILL", Reason: "enough"})
 		s.approval(second, v1.ApprovalState_APPROVAL_STATE_CANCELLED)
@@ -179,8 +182,9 @@ func asked(s *script) {
 	}
 	if res := s.begin(two); !s.over {
 		s.outcome(res, end)
+		s.reads("the answer", res.Decision, category, public, why)
 		a := res.Approval
-		s.wrong(how == 0 && (a.GetState() != state || !s.who(a.GetDecidedBy(), 1-first) || a.GetDecisionReason() != "says "+People[1-first] || a.GetVotes() != 0 || res.Reason != "Approval denied"), "it is answered by %v", res)
+		s.wrong(how == 0 && (a.GetState() != state || !s.who(a.GetDecidedBy(), 1-first) || a.GetDecisionReason() != "says "+People[1-first] || a.GetVotes() != 0 || res.Reason != why), "it is answered by %v", res)
 	}
 	if x = s.approval(second, state); x != nil {
 		s.wrong(x.ExpiresIn != nil, "the approval is %v", x)
@@ -259,6 +263,7 @@ func lapsed(s *script) {
 		res := s.begin(req)
 		s.outcome(res, v1.Outcome_OUTCOME_APPROVAL_EXPIRED)
 		s.wrong(!s.over && res.Approval.GetState() != v1.ApprovalState_APPROVAL_STATE_EXPIRED, "it is answered by %v", res)
+		s.reads("the answer", res.GetDecision(), approvalFirst, noApproval, "Approval expired: nobody decided in time, or the call did not come back in time")
 		want := &account{tools: map[string]int32{}}
 		want.Attempts = 1
 		s.see(want, v1.SessionState_SESSION_STATE_OPEN)

@@ -25,11 +25,29 @@ func (s *script) policy(text string) bool {
 
 // policyWith puts a policy of two files: limits that nothing here reaches, and another.
 func (s *script) policyWith(text string) bool {
-	req := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "limits.yaml", Content: "name: " + s.own + "\nmax_concurrent: 64\nmax_tool_calls: 100\n"}, {Path: "more.yaml", Content: text},
-	}}
+	req := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{limitsFile(s.own, ""), {Path: "more.yaml", Content: text}}}
 	_, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
 		return n.policies.PutPolicy(ctx, req)
+	})
+	return ok
+}
+
+// limitsFile has limits that nothing here reaches, and others.
+func limitsFile(name, more string) *v1.TextFile {
+	return &v1.TextFile{Path: "limits.yaml", Content: "name: " + name + "\nmax_concurrent: 64\nmax_tool_calls: 100\n" + more}
+}
+
+// under puts a policy of files and opens a session of it, both under a name of their own.
+func (s *script) under(name string, files ...*v1.TextFile) bool {
+	put := &v1.PutPolicyRequest{Name: name, RequestId: s.id(), Client: s.own, Files: files}
+	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
+		return n.policies.PutPolicy(ctx, put)
+	}); !ok {
+		return false
+	}
+	create := &v1.CreateSessionRequest{SessionId: name, AgentId: s.own, Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: name}}}
+	_, ok := done(s, "create a session", func(ctx context.Context, n *node) (*v1.CreateSessionResponse, error) {
+		return n.sessions.CreateSession(ctx, create)
 	})
 	return ok
 }

@@ -329,6 +329,7 @@ func crowded(s *script) {
 		if s.wrong(reason != "" || !res.GetSignal().GetSwept(), "it is refused, or not done when it is answered: %s %v", reason, res); s.over {
 			return
 		}
+		s.wrong(res.Closed != 1 && (s.tries == 1 || res.Closed != 0), "%d sessions are closed", res.Closed)
 		released = res.Released
 	} else {
 		res, ok := done(s, "close the session", func(ctx context.Context, n *node) (*v1.CloseSessionResponse, error) {

@@ -3,60 +3,11 @@ package alone
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 )
-
-// facts begins calls at once under two rules over one fact: no more are admitted than the
-// stricter one lets through, at whatever nodes they are judged.
-func facts(s *script) {
-	rules := []string{
-		"{name: strict, condition: {field: call_count, operator: gte, value: 3}, action: deny, message: strict}",
-		"{name: loose, condition: {field: call_count, operator: gte, value: 20}, action: deny, message: loose}",
-	}
-	if s.rng.IntN(2) == 0 {
-		slices.Reverse(rules)
-	}
-	if !s.policyWith("name: rules\nrules: ["+rules[0]+", "+rules[1]+"]\n") || !s.session(nil) {
-		return
-	}
-	type answer struct {
-		res *v1.BeginCallResponse
-		ok  bool
-	}
-	answers := make(chan answer, 6)
-	var under sync.WaitGroup
-	for range cap(answers) {
-		req, at := s.call("one"), s.nodes[s.rng.IntN(len(s.nodes))]
-		under.Go(func() {
-			ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-			defer cancel()
-			res, err := at.calls.BeginCall(ctx, req)
-			answers <- answer{res, err == nil}
-		})
-	}
-	under.Wait()
-	close(answers)
-	s.last = "begin six calls at once"
-	admitted, all := 0, true
-	for a := range answers {
-		switch {
-		case !a.ok:
-			all = false
-		case a.res.Outcome == v1.Outcome_OUTCOME_ADMITTED:
-			admitted++
-		default:
-			s.wrong(a.res.Outcome != v1.Outcome_OUTCOME_DENIED_BY_POLICY || a.res.Reason != "strict", "the outcome is %v", a.res)
-		}
-	}
-	s.wrong(admitted > 3 || all && admitted < 3, "%d were admitted of those that may be 3 (all answered: %v)", admitted, all)
-	if all {
-		s.outcome(s.begin(s.call("one")), v1.Outcome_OUTCOME_DENIED_BY_POLICY)
-	}
-}
 
 // stages lets a call of one stage of a workflow end when the session is in the next: what
 // it has done is done in the stage in which it was let in.

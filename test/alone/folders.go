@@ -17,9 +17,9 @@ import (
 func folders(s *script) {
 	pick := func(of ...string) string { return of[s.rng.IntN(len(of))] }
 	type file struct {
-		folder, scope, otherwise string
-		cuts                     bool
-		rules                    []*rule
+		name, folder, scope, otherwise string
+		cuts                           bool
+		rules                          []*rule
 	}
 	var files []*file
 	put := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
@@ -30,9 +30,9 @@ func folders(s *script) {
 		if i > 0 && s.rng.IntN(4) == 0 {
 			continue
 		}
-		f := &file{folder: folder, otherwise: "allow"}
+		f := &file{name: fmt.Sprint("in-", i), folder: folder, otherwise: "allow"}
 		text := &strings.Builder{}
-		fmt.Fprintf(text, "name: in-%d\n", i)
+		fmt.Fprintf(text, "name: %s\n", f.name)
 		switch s.rng.IntN(4) {
 		case 0:
 			f.scope = pick("*.py", "sub/*", "*deep*", "?.txt")
@@ -67,15 +67,16 @@ func folders(s *script) {
 	for range 12 {
 		path := pick("a.py", "b.txt", "sub/a.py", "sub/b.txt", "sub/deep/a.py", "sub/deep/b.txt")
 		var rules []*rule
+		var chain []string
 		otherwise := "allow"
 		for _, f := range files { // from the root down
 			if !strings.HasPrefix(path, f.folder) || f.scope != "" && !within(path, f.scope) {
 				continue
 			}
 			if f.cuts {
-				rules = nil
+				rules, chain = nil, nil
 			}
-			rules, otherwise = over(rules, f.rules), f.otherwise
+			rules, otherwise, chain = over(rules, f.rules), f.otherwise, append(chain, f.name)
 		}
 		slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(b.priority, a.priority) })
 		n := s.rng.IntN(4)
@@ -86,7 +87,8 @@ func folders(s *script) {
 		if s.over {
 			return
 		}
-		s.wrong(res.Outcome != want || res.Decision.GetMatchedRule() != by, "of %d in %s it says %v, want %v by %q; the policy is %v", n, path, res, want, by, put.Files)
+		s.wrong(res.Outcome != want || res.Decision.GetMatchedRule() != by || !slices.Equal(res.Decision.GetPolicyChain(), chain) || (res.Decision.GetPolicy() == "folder-scoped") != (len(chain) > 0),
+			"of %d in %s it says %v, want %v by %q of %v; the policy is %v", n, path, res, want, by, chain, put.Files)
 	}
 }
 

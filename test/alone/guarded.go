@@ -447,6 +447,7 @@ stages:
 	res = s.begin(req)
 	if !same {
 		s.outcome(res, v1.Outcome_OUTCOME_APPROVAL_DENIED)
+		s.reads("the answer", res.GetDecision(), approvalFirst, noApproval, "The call came back with other arguments than were asked about")
 	} else if s.outcome(res, admitted); !s.over {
 		s.runs(res.ModifiedArguments, command("ask one"))
 	}

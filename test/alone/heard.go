@@ -2,6 +2,7 @@ package alone
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -22,12 +23,20 @@ rules:
   - {name: asks, condition: {field: tool_name, operator: eq, value: pay}, action: ask, priority: 100, message: who pays}
   - {name: never, condition: {field: tool_name, operator: eq, value: not}, action: deny, priority: 10, message: never}
 `},
+		{Path: "looks.yaml", Content: `apiVersion: edictum/v1
+kind: Ruleset
+metadata: {name: looks}
+defaults: {mode: enforce}
+rules:
+  - {id: keys, type: post, tool: look, when: {output.text: {matches: "sk-[a-z0-9]+"}}, then: {action: redact, message: a key}}
+`},
 	}}
 	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
 		return n.policies.PutPolicy(ctx, put)
 	}); !ok || !s.session(nil) {
 		return
 	}
+	s.putBudget(&v1.PutBudgetRequest{Budget: s.own, Amount: "10"})
 	which := s.rng.IntN(len(s.nodes))
 	at := s.nodes[which]
 	ctx, stop := context.WithCancel(s.ctx)
@@ -103,8 +112,9 @@ rules:
 			want = append(want, e)
 		}
 	}
-	begin := func(tool string, outcome v1.Outcome) (req *v1.BeginCallRequest, res *v1.BeginCallResponse) {
+	begin := func(tool string, outcome v1.Outcome, budgets ...*v1.BudgetAmount) (req *v1.BeginCallRequest, res *v1.BeginCallResponse) {
 		req = s.call(tool)
+		req.Budgets = budgets
 		s.last = "begin " + tool
 		ask(func(ctx context.Context) (err error) { res, err = at.calls.BeginCall(ctx, req); return err })
 		if s.outcome(res, outcome); s.over {
@@ -137,14 +147,19 @@ rules:
 		})
 	}
 	drain()
-	for _, output := range []string{"as it was", "zzz"} {
-		req, _ := begin("fine", v1.Outcome_OUTCOME_ADMITTED)
+	for _, output := range []string{"as it was", "zzz", "sk-a1b2"} { // the last one is looked at
+		tool := "fine"
+		if output == "sk-a1b2" {
+			tool = "look"
+		}
+		req, begun := begin(tool, v1.Outcome_OUTCOME_ADMITTED)
+		end := &v1.EndCallRequest{SessionId: s.own, CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Output: structpb.NewStringValue(output)}
+		if begun.GetReviews() {
+			end.Begin = req
+		}
 		var ended *v1.EndCallResponse
 		s.last = "end"
-		ask(func(ctx context.Context) (err error) {
-			ended, err = at.calls.EndCall(ctx, &v1.EndCallRequest{SessionId: s.own, CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED, Output: structpb.NewStringValue(output)})
-			return err
-		})
+		ask(func(ctx context.Context) (err error) { ended, err = at.calls.EndCall(ctx, end); return err })
 		if s.over || ended.Outcome != v1.Outcome_OUTCOME_ENDED {
 			s.over = true
 			return
@@ -152,11 +167,22 @@ rules:
 		about := &v1.Event{AgentId: s.own, CallId: req.CallId}
 		if d := ended.Drift; d.GetExceeded() {
 			e := proto.CloneOf(about)
-			e.Drift, e.Category, e.Reason = d, "drift", "Drift score 1.00 exceeds threshold 0.50"
+			e.Drift, e.Category, e.Reason = d, "drift", fmt.Sprintf("Drift score %.2f exceeds threshold 0.50", d.GetScore())
 			expect(e, "drift_detected")
+		}
+		if tool == "look" {
+			expect(&v1.Event{AgentId: s.own, CallId: req.CallId, Rule: "keys", Category: "secret_detected", Reason: "a key"}, "output_reviewed")
 		}
 		if about.CheckpointId = ended.CheckpointId; about.CheckpointId != "" {
 			expect(about, "checkpoint_created")
+		}
+	}
+	for _, x := range []struct{ amount, event, says string }{
+		{"7.5", "", ""}, {"0.5", "budget_warning", " has reached 80 % of its amount: 8 of 10 are used"}, {"1.5", "", ""}, {"0.5", "budget_exceeded", " is used up: 10 of 10 are used"},
+	} {
+		req, _ := begin("fine", v1.Outcome_OUTCOME_ADMITTED, &v1.BudgetAmount{Budget: s.own, Amount: x.amount})
+		if x.event != "" {
+			expect(&v1.Event{AgentId: s.own, CallId: req.CallId, Reason: "Budget " + s.own + x.says}, x.event)
 		}
 	}
 	for range 3 {
@@ -208,8 +234,8 @@ rules:
 		s.wrong(err != nil || at.Location() != time.UTC || got.Node != all[0].event.Node || got.Node == "" || i > 0 && got.Sequence <= all[i-1].event.Sequence || all[i].cursor == "", "event %d is %v, after %v", i, got, all[max(0, i-1)].event)
 		plain := proto.CloneOf(got)
 		plain.Node, plain.Sequence, plain.Timestamp = "", 0, ""
-		if plain.Type == "drift_detected" || plain.Type == "checkpoint_created" {
-			s.wrong(plain.Tool != "" && plain.Tool != "fine", "it is of another tool: %v", plain)
+		if plain.Type == "drift_detected" || plain.Type == "checkpoint_created" || plain.Type == "output_reviewed" {
+			s.wrong(plain.Tool != "" && plain.Tool != "fine" && plain.Tool != "look", "it is of another tool: %v", plain)
 			plain.Tool = "" // which the node knows, or does not
 		}
 		s.alike("an event", plain, w)
@@ -249,7 +275,9 @@ rules:
 	every := func(*v1.Event) bool { return true }
 	later("from the oldest", &v1.FollowRequest{FromOldest: true, SessionId: s.own}, 0, every)
 	later("its agent", &v1.FollowRequest{FromOldest: true, AgentId: s.own}, 0, func(e *v1.Event) bool { return e.AgentId == s.own })
-	types := []string{"policy_violation", "signal", "checkpoint_created", "approval_decided", "drift_detected", "approval_requested", "tool_call_blocked"}
+	types := []string{
+		"policy_violation", "signal", "checkpoint_created", "approval_decided", "drift_detected", "approval_requested", "tool_call_blocked", "output_reviewed", "budget_warning", "budget_exceeded",
+	}
 	s.rng.Shuffle(len(types), func(i, j int) { types[i], types[j] = types[j], types[i] })
 	types = types[:1+s.rng.IntN(3)]
 	later("some types", &v1.FollowRequest{FromOldest: true, SessionId: s.own, Types: types}, 0, func(e *v1.Event) bool { return slices.Contains(types, e.Type) })

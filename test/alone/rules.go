@@ -7,121 +7,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-// What a policy says of calls, and what bounds a namespace.
-
-// ruled makes calls under a policy with rules for all, rules of a folder, and checks of
-// limits, and holds each answer to what decides it.
-func ruled(s *script) {
-	req := &v1.PutPolicyRequest{Name: s.own, RequestId: s.id(), Client: s.own, Files: []*v1.TextFile{
-		{Path: "limits.yaml", Content: "name: " + s.own + `
-max_concurrent: 64
-max_tool_calls: 100
-max_tokens: 5000
-allowed_tools: [search, read, mail, refund]
-blocked_patterns: ["DROP TABLE", {pattern: '\b\d{16}\b', type: regex}]
-`},
-		{Path: "governance.yaml", Content: `name: all
-rules:
-  - {name: watched, condition: {field: tool_name, operator: eq, value: mail}, action: audit, priority: 10}
-  - {name: large, condition: {field: arguments.amount, operator: gt, value: 500}, action: deny, priority: 100, message: too much}
-  - {name: spent, condition: {field: tokens_used, operator: gte, value: 4000}, action: deny, priority: 90}
-  - {name: odd, condition: {field: arguments.q, operator: matches, value: "^[0-9]+$"}, action: deny, priority: 20}
-`},
-		{Path: "refunds/governance.yaml", Content: `name: refunds
-rules:
-  - {name: managers, condition: {field: role, operator: in, value: [manager, owner]}, action: allow, priority: 50}
-defaults: {action: deny}
-`},
-	}}
-	if _, ok := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-		return n.policies.PutPolicy(ctx, req)
-	}); !ok || !s.session(nil) {
-		return
-	}
-	const admitted, denied = v1.Outcome_OUTCOME_ADMITTED, v1.Outcome_OUTCOME_DENIED_BY_POLICY
-	type try struct {
-		tool, arguments, context string
-		want                     v1.Outcome
-		rule, category           string
-	}
-	tries := []try{
-		{"search", `{"q": "shoes"}`, `{}`, admitted, "", ""},
-		{"search", `{"q": "17"}`, `{}`, denied, "odd", "policy_rule"},
-		{"refund", `{"amount": 500}`, `{}`, admitted, "", ""},
-		{"refund", `{"amount": 500.5}`, `{}`, denied, "large", "policy_rule"},
-		{"mail", `{"to": "anna"}`, `{}`, admitted, "watched", ""},
-		{"mail", `{"to": "anna", "amount": 501}`, `{}`, denied, "large", "policy_rule"},
-		{"search", `{"q": "drop table x"}`, `{}`, denied, "", "blocked_pattern_tool"},
-		{"search", `{"deep": {"in": ["4111111111111111"]}}`, `{}`, denied, "", "blocked_pattern_tool"},
-		{"shell", `{}`, `{}`, denied, "", "not_allowed_tool"},
-		{"search", `{}`, `{"confidence": 0.5}`, denied, "", "confidence_threshold"},
-		{"search", `{}`, `{"confidence": 0.9}`, admitted, "", ""},
-		{"read", `{}`, `{"path": "refunds/7.txt", "role": "clerk"}`, denied, "", "default_action"},
-		{"read", `{}`, `{"path": "refunds/7.txt"}`, denied, "", "default_action"},
-		{"read", `{}`, `{"path": "refunds/7.txt", "role": "owner"}`, admitted, "managers", ""},
-		{"read", `{}`, `{"path": "other/7.txt", "role": "clerk"}`, admitted, "", ""},
-		{"refund", `{"amount": 501}`, `{"path": "refunds/7.txt", "role": "owner"}`, denied, "large", "policy_rule"},
-		{"read", `{}`, `{"path": "../refunds/7.txt", "role": "owner"}`, denied, "", "PATH_ESCAPE"},
-		{"read", `{}`, `{"tokens_used": 9999}`, admitted, "", ""}, // it is the service that knows
-	}
-	s.rng.Shuffle(len(tries), func(i, j int) { tries[i], tries[j] = tries[j], tries[i] })
-	begin := func(x try, tokens int64) string {
-		req := s.call(x.tool)
-		req.ArgumentsJson, req.ContextJson, req.Tokens = x.arguments, x.context, tokens
-		res := s.begin(req)
-		s.outcome(res, x.want)
-		if s.over {
-			return ""
-		}
-		d := res.Decision
-		s.wrong(d.GetAllowed() != (x.want == admitted) || d.GetMatchedRule() != x.rule || x.want == denied && d.GetCategory() != x.category, "the decision on %v is %v", x, d)
-		s.wrong(x.rule == "large" && res.Reason != "too much", "the reason is %q", res.Reason)
-		return req.CallId
-	}
-	for _, x := range tries[:6] {
-		begin(x, 0)
-	}
-	plain, over := try{"search", `{}`, `{}`, admitted, "", ""}, try{"search", `{}`, `{}`, denied, "spent", "policy_rule"}
-	id := begin(plain, 4000)
-	begin(over, 0)
-	s.end(&v1.EndCallRequest{CallId: id, Status: v1.Status_STATUS_SUCCEEDED, Tokens: proto.Int64(3999)})
-	begin(plain, 1)
-	begin(over, 0)
-}
-
-// aged waits until a session is older than its policy lets it be.
-func aged(s *script) {
-	if !s.policy("max_tool_calls: 100\ntimeout_seconds: 2\n") {
-		return
-	}
-	asked := time.Now()
-	if !s.session(nil) {
-		return
-	}
-	for range 3 * asks {
-		res := s.begin(s.call("one"))
-		if s.over {
-			return
-		}
-		if age := time.Since(asked); res.Outcome != v1.Outcome_OUTCOME_ADMITTED {
-			// The clock of a node may be the quicker one.
-			s.wrong(age < 1500*time.Millisecond || res.Outcome != v1.Outcome_OUTCOME_SESSION_TIMEOUT && res.Decision.GetCategory() != "timeout", "after %v it is %v", age, res)
-			s.wrong(s.begin(s.call("one")).GetOutcome() != res.Outcome, "it has become young again")
-			return
-		}
-		select {
-		case <-s.ctx.Done():
-		case <-time.After(300 * time.Millisecond):
-		}
-	}
-	s.over = true // time stands still
-}
+// Operations that are sent together, and what bounds a namespace.
 
 // mixed sends operations of several kinds together: each has an answer of its own, with
 // what was done by those before it.

@@ -3,6 +3,8 @@ package alone
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -170,6 +172,7 @@ func outputs(s *script) {
 		again := res.Outcome == v1.Outcome_OUTCOME_ALREADY_ENDED
 		s.wrong(!again && (res.CheckpointId != "") != (i%2 == 1), "the checkpoint of end %d is %q", i, res.CheckpointId)
 		d := res.Drift
+		s.wrong(!again && i > 0 && (d.GetBaselineHash() != hashOf("as it was") || d.GetCurrentHash() != hashOf(output)), "the drift of end %d is %v", i, d)
 		s.wrong(!again && i > 0 && (d.GetThreshold() != 0.5 || d.GetExceeded() != (i == 2) || (d.GetScore() == 0) != (i == 1) || (d.GetScore() == 1) != (i == 2)), "the drift of end %d is %v", i, d)
 	}
 	res, ok := done(s, "get the session", func(ctx context.Context, n *node) (*v1.GetSessionResponse, error) {
@@ -179,6 +182,39 @@ func outputs(s *script) {
 		c := res.Session.Checkpoints
 		s.wrong(len(c) != 2 || c[0] == c[1] || made[1] != "" && made[1] != c[0] || made[3] != "" && made[3] != c[1], "the checkpoints are %v, and were told as %q", c, made)
 	}
+}
+
+// hashOf is the SHA-256 of a text, as it is written.
+func hashOf(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+
+// marked makes more checkpoints than a session keeps, which are the latest then.
+func marked(s *script) {
+	const made, kept = 40, 32
+	every := 1 + s.rng.IntN(2)
+	if !s.policy(fmt.Sprintf("max_tool_calls: 100\nmax_concurrent: 100\ncheckpoint_frequency: %d\n", every)) || !s.session(nil) {
+		return
+	}
+	var begins, ends []*v1.Operation
+	for range made * every {
+		req := s.call("one")
+		begins = append(begins, &v1.Operation{Op: &v1.Operation_Begin{Begin: req}})
+		ends = append(ends, &v1.Operation{Op: &v1.Operation_End{End: &v1.EndCallRequest{SessionId: s.own, CallId: req.CallId, Status: v1.Status_STATUS_SUCCEEDED}}})
+	}
+	for _, r := range s.batch("begin all", begins...) {
+		s.outcome(r.GetBegin(), v1.Outcome_OUTCOME_ADMITTED)
+	}
+	var all []string
+	for i := range made {
+		all = append(all, fmt.Sprint("checkpoint-", (i+1)*every))
+	}
+	for _, r := range s.batch("end all", ends...) {
+		id := r.GetEnd().GetCheckpointId()
+		s.wrong(id != "" && !slices.Contains(all, id), "it has made %s, of %v", id, all)
+	}
+	res, ok := done(s, "get the session", func(ctx context.Context, n *node) (*v1.GetSessionResponse, error) {
+		return n.sessions.GetSession(ctx, &v1.GetSessionRequest{SessionId: s.own})
+	})
+	s.wrong(ok && !slices.Equal(res.Session.Checkpoints, all[made-kept:]), "the checkpoints are %v, want %v", res.GetSession().GetCheckpoints(), all[made-kept:])
 }
 
 // hashed calls a tool by its hash, which is put, replaced and taken back.

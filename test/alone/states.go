@@ -351,8 +351,7 @@ func shape(s *script) {
 			!res.Decision.GetAllowed(), "it is admitted as {%v}", res)
 		pressure := &v1.Pressure{Level: v1.Level_LEVEL_NONE, InUse: use, Limit: 4}
 		if use >= 2 {
-			pressure.Level, pressure.AdvisedDelay = v1.Level_LEVEL_PRESSED, res.Pressure.GetAdvisedDelay()
-			s.wrong(pressure.AdvisedDelay.AsDuration() <= 0, "no delay is advised: {%v}", res.Pressure)
+			pressure.Level, pressure.AdvisedDelay = v1.Level_LEVEL_PRESSED, durationpb.New(time.Duration(use-1)*50*time.Millisecond)
 		}
 		s.alike("the pressure", res.Pressure, pressure)
 		s.wrong(len(res.Grants) != 2 || res.Grants[0].Pool != "policy/"+s.own || res.Grants[1].Pool != s.own, "the grants are %v", res.Grants)
@@ -430,7 +429,7 @@ func shape(s *script) {
 		return
 	}
 	s.wrong(held.Outcome != v1.Outcome_OUTCOME_ADMITTED || held.Reason != "" || held.RetryAfter != nil || held.Queue != nil, "it is {%v}", held)
-	s.alike("the pressure", held.Pressure, &v1.Pressure{Level: v1.Level_LEVEL_PRESSED, InUse: 5, Limit: 5, AdvisedDelay: held.Pressure.GetAdvisedDelay()}) // full, which is its threshold
+	s.alike("the pressure", held.Pressure, &v1.Pressure{Level: v1.Level_LEVEL_PRESSED, InUse: 5, Limit: 5, AdvisedDelay: durationpb.New(50 * time.Millisecond)}) // full, which is its threshold
 	s.within("its lease", held.Ttl, most, since)
 	if !hold {
 		return
