@@ -131,7 +131,7 @@ var scripts = []struct {
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
-	{"rulesets", rulesets}, {"composed", composed}, {"sandboxed", sandboxed}, {"reviewed", reviewed},
+	{"rulesets", rulesets}, {"composed", composed}, {"sandboxed", sandboxed}, {"reviewed", reviewed}, {"backends", backends},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.
