@@ -133,7 +133,7 @@ var mayImport = map[string][]string{
 	"test/attack":                          {},
 	"test/attack/vectors":                  {"proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "session", "test/processes"},
 	"test/attack/load":                     {"test/processes"},
-	"test/sim":                             {"cluster", "cluster/durable", "engine", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/alone", "test/check", "test/report"},
+	"test/sim":                             {"cluster", "cluster/durable", "engine", "engine/cedar", "engine/opa", "internal/server", "client", "session", "storage", "proto/govnode/v1", "proto/govnode/v1/govnodev1connect", "test/alone", "test/check", "test/report"},
 	"proto/govnode/v1/govnodev1connect":    {"proto/govnode/v1"},
 	"proto/govnode/node/v1":                {},
 	"proto/govnode/node/v1/nodev1connect":  {"proto/govnode/node/v1"},

@@ -132,6 +132,7 @@ var scripts = []struct {
 	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 	{"gates", gates}, {"corners", corners}, {"faulty", faulty}, {"refusals", refusals}, {"marked", marked}, {"outdated", outdated}, {"administered", administered},
 	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
+	{"rulesets", rulesets}, {"composed", composed}, {"sandboxed", sandboxed}, {"reviewed", reviewed}, {"backends", backends},
 }
 
 // Run runs a script that is drawn, and returns its name and how many steps were answered.

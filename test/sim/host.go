@@ -15,6 +15,8 @@ import (
 
 	"example.com/govnode/cluster"
 	"example.com/govnode/engine"
+	"example.com/govnode/engine/cedar"
+	"example.com/govnode/engine/opa"
 	"example.com/govnode/internal/server"
 )
 
@@ -122,7 +124,9 @@ func (h *host) serve(r *run, node *cluster.Node) (err error) {
 		Audit: h.audit, AuditRequired: true,
 		Peers: &http.Client{Transport: &http.Transport{DialContext: dial}},
 		// Guardrails have a host of their own, under the address that a policy may name.
-		Engine: []engine.Option{engine.WithHTTPClient(&http.Client{Transport: &http.Transport{DialContext: dial}})},
+		Engine: []engine.Option{
+			engine.WithHTTPClient(&http.Client{Transport: &http.Transport{DialContext: dial}}), engine.WithCedar(cedar.Load), engine.WithRego(opa.Load),
+		},
 	})
 	if err != nil {
 		return err
