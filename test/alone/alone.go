@@ -129,7 +129,7 @@ var scripts = []struct {
 	{"asked", asked}, {"lapsed", lapsed}, {"narrowest", narrowest}, {"halted", halted}, {"everybody", everybody}, {"judged", judged}, {"versions", versions}, {"scanned", scanned}, {"heard", heard}, {"traced", traced},
 	{"swept", swept}, {"crowded", crowded}, {"stopped", stopped},
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
-	{"itemized", itemized}, {"withheld", withheld}, {"crossed", crossed},
+	{"itemized", itemized}, {"withheld", withheld}, {"crossed", crossed}, {"ousted", ousted},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 	{"risky", risky}, {"unheard-of", unheardOf}, {"retried", retried}, {"worded", worded},
