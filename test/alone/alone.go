@@ -49,6 +49,7 @@ type Client struct {
 
 // A node is the API of one.
 type node struct {
+	url       string
 	counters  govnodev1connect.CounterServiceClient
 	sessions  govnodev1connect.SessionServiceClient
 	calls     govnodev1connect.CallServiceClient
@@ -76,7 +77,7 @@ func New(name string, urls []string, own *http.Client, shipped *client.Client, p
 	c := &Client{name: name, shipped: shipped, another: another, web: own, people: map[string][]govnodev1connect.ApprovalServiceClient{}, rng: rng, broke: broke}
 	for _, u := range urls {
 		c.nodes = append(c.nodes, &node{
-			counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
+			url: u, counters: govnodev1connect.NewCounterServiceClient(own, u), sessions: govnodev1connect.NewSessionServiceClient(own, u),
 			calls: govnodev1connect.NewCallServiceClient(own, u), slots: govnodev1connect.NewSlotServiceClient(own, u),
 			limits: govnodev1connect.NewLimitServiceClient(own, u), policies: govnodev1connect.NewPolicyServiceClient(own, u),
 			approvals: govnodev1connect.NewApprovalServiceClient(own, u), access: govnodev1connect.NewAccessServiceClient(own, u),
@@ -128,6 +129,7 @@ var scripts = []struct {
 	{"asked", asked}, {"lapsed", lapsed}, {"narrowest", narrowest}, {"halted", halted}, {"everybody", everybody}, {"judged", judged}, {"versions", versions}, {"scanned", scanned}, {"heard", heard}, {"traced", traced},
 	{"swept", swept}, {"crowded", crowded}, {"stopped", stopped},
 	{"guarded", guarded}, {"chained", chained}, {"unguarded", unguarded}, {"rejudged", rejudged}, {"made", made},
+	{"itemized", itemized}, {"withheld", withheld}, {"crossed", crossed}, {"ousted", ousted},
 	{"ballots", ballots}, {"sorts", sorts}, {"in-all", inAll}, {"scoped", scoped}, {"granted", granted},
 	{"busy", busy}, {"throng", throng}, {"taken", taken}, {"finished", finished}, {"parted", parted},
 	{"gates", gates}, {"corners", corners}, {"faulty", faulty}, {"refusals", refusals}, {"marked", marked}, {"outdated", outdated}, {"administered", administered},

@@ -18,8 +18,8 @@ import (
 
 // A bearer is who shows a token that the script has made.
 type bearer struct {
-	id string
-	as func(context.Context) context.Context
+	id, token string
+	as        func(context.Context) context.Context
 }
 
 // bearer makes a token of the namespace in which the script is, for an hour.
@@ -36,12 +36,21 @@ func (s *script) bearer(t *v1.CreateTokenRequest) *bearer {
 	done(s, "create a token", func(ctx context.Context, n *node) (*v1.CreateTokenResponse, error) {
 		return n.access.CreateToken(ctx, t)
 	})
-	shows := fmt.Sprintf("Bearer gn_%s.%s.%s", who.GetNamespace(), t.TokenId, text)
-	return &bearer{id: t.TokenId, as: func(ctx context.Context) context.Context {
+	token := fmt.Sprintf("gn_%s.%s.%s", who.GetNamespace(), t.TokenId, text)
+	return &bearer{id: t.TokenId, token: token, as: func(ctx context.Context) context.Context {
 		ctx, info := connect.NewClientContext(ctx)
-		info.RequestHeader().Set("Authorization", shows)
+		info.RequestHeader().Set("Authorization", "Bearer "+token)
 		return ctx
 	}}
+}
+
+// leave ends tokens as well as that goes, also where the script has ended early.
+func (s *script) leave(all ...*bearer) {
+	for _, b := range all {
+		ctx, cancel := context.WithTimeout(s.outer, time.Second)
+		_, _ = s.nodes[s.rng.IntN(len(s.nodes))].access.RevokeToken(ctx, &v1.RevokeTokenRequest{RequestId: s.id(), Client: s.own, TokenId: b.id})
+		cancel()
+	}
 }
 
 // ballots has those vote who may not, or have: who asks, in letters large and small, and who

@@ -384,50 +384,6 @@ func signals(s *script) {
 	}
 }
 
-// advice renews calls of two sessions at once, of which one is stopped: no call is told of
-// what stands against another session.
-func advice(s *script) {
-	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
-		return
-	}
-	other := s.own + "-other"
-	create := &v1.CreateSessionRequest{SessionId: other, AgentId: other, Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: s.own}}}
-	done(s, "create another session", func(ctx context.Context, n *node) (*v1.CreateSessionResponse, error) {
-		return n.sessions.CreateSession(ctx, create)
-	})
-	var slots []*v1.SlotRef
-	for _, id := range []string{s.own, other} {
-		req := s.call("one")
-		req.SessionId = id
-		res := s.begin(req)
-		if s.outcome(res, v1.Outcome_OUTCOME_ADMITTED); s.over {
-			return
-		}
-		slots = append(slots, &v1.SlotRef{SessionId: id, SlotId: req.CallId, Token: res.Grants[0].Token})
-	}
-	stop := &v1.SignalRequest{Target: &v1.SignalRequest_SessionId{SessionId: other}, Signal: "STOP", RequestId: s.id(), Client: s.own}
-	done(s, "stop the other", func(ctx context.Context, n *node) (*v1.SignalResponse, error) { return n.sessions.Signal(ctx, stop) })
-	for range 4 {
-		s.rng.Shuffle(2, func(i, j int) { slots[i], slots[j] = slots[j], slots[i] })
-		res, ok := done(s, "renew both", func(ctx context.Context, n *node) (*v1.RenewSlotsResponse, error) {
-			return n.slots.RenewSlots(ctx, &v1.RenewSlotsRequest{Client: s.own, Ttl: long, Slots: slots})
-		})
-		if !ok {
-			return
-		}
-		s.wrong(len(res.Results) != 2, "results are %v", res.Results)
-		if slices.ContainsFunc(res.Results, func(r *v1.SlotRenewal) bool { return r.Outcome == v1.Outcome_OUTCOME_UNSPECIFIED }) {
-			s.over = true // the node could not look
-			return
-		}
-		for i, r := range res.Results {
-			// A node may not have heard of the signal yet.
-			s.wrong(r.Outcome != v1.Outcome_OUTCOME_RENEWED || r.Slot.GetSlotId() != slots[i].SlotId ||
-				r.Signal != nil && (r.Slot.SessionId != other || r.Signal.GetSessionId() != other || r.Signal.Signal != "STOP"), "results are %v", res.Results)
-		}
-	}
-}
-
 // tree opens a session under a policy that is replaced and deleted beneath it.
 func tree(s *script) {
 	if !s.policy("max_tool_calls: 100\nallowed_tools: [one]\n") || !s.session(nil) {

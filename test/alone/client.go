@@ -413,43 +413,6 @@ func late(s *script) {
 	_ = slot.ReleaseContext(s.ctx)
 }
 
-// braked has a call renewed while a STOP stands against its session, and after that: each
-// time the call tells it, and no longer than it stands.
-func braked(s *script) {
-	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
-		return
-	}
-	const ttl = time.Second
-	call, ok, err := through(s, "begin", func(context.Context, *client.Client) (*client.OpenCall, error) {
-		return s.shipped.Session(s.own).Begin(s.ctx, client.Call{ID: s.id(), Tool: "one", TTL: ttl, Wait: client.NoWait})
-	})
-	if !ok || errors.Is(err, client.ErrLeaseLost) { // the answer came late
-		return
-	}
-	if s.wrong(err != nil, "it was refused: %v", err); s.over {
-		return
-	}
-	for _, signal := range []string{"STOP", "CONTINUE"} {
-		req := &v1.SignalRequest{Target: &v1.SignalRequest_SessionId{SessionId: s.own}, Signal: signal, RequestId: s.id(), Client: s.own}
-		if _, ok := done(s, "send "+signal, func(ctx context.Context, n *node) (*v1.SignalResponse, error) { return n.sessions.Signal(ctx, req) }); !ok {
-			return
-		}
-		for at := time.Now(); !call.Deadline().After(at.Add(2 * ttl)); { // until it is renewed long after
-			select {
-			case <-s.ctx.Done():
-				return
-			case <-call.Lost():
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
-		told := call.Signal()
-		s.wrong((told != nil) != (signal == "STOP"), "after %s it is told %v", signal, told)
-	}
-	_, _, err = through(s, "end", func(ctx context.Context, _ *client.Client) (any, error) { return nil, call.End(ctx, client.Succeeded) })
-	s.wrong(err != nil && !errors.Is(err, client.ErrLeaseLost), "it did not end: %v", err)
-}
-
 // capped holds a slot that may not be held for long, however often it is renewed.
 func capped(s *script) {
 	const hold = 3 * time.Second

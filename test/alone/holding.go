@@ -92,10 +92,19 @@ func (s *script) also(slots int32, cfg client.Config) (*client.Client, bool) {
 	return c, !s.over
 }
 
+// opens opens a session under the script's own name by a client, of which each second one has
+// a secret: then whatever its calls come to brings that.
+func (s *script) opens(c *client.Client) (*client.OpenSession, bool) {
+	s.last, s.tries = "create a session by the client", 1
+	x, err := c.CreateSession(s.ctx, client.Session{ID: s.own, Agent: s.own, Policy: s.own, Secret: s.rng.IntN(2) == 0})
+	s.wrong(errors.As(err, new(*client.Error)) && refused(err) != "", "it is refused: %v", err)
+	return x, err == nil && !s.over
+}
+
 // busy holds a slot and a call for several of their TTLs, while its client takes and gives
 // back others all the time: each is renewed at a third of its TTL, whatever comes and goes.
 func busy(s *script) {
-	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+	if !s.policy("max_tool_calls: 100\n") {
 		return
 	}
 	told := &losses{}
@@ -104,6 +113,10 @@ func busy(s *script) {
 		return
 	}
 	defer func() { _ = c.Close() }()
+	x, ok := s.opens(c)
+	if !ok {
+		return
+	}
 	s.last, s.tries = "hold", 1
 	ttl := time.Second + time.Duration(s.rng.Int64N(int64(500*time.Millisecond)))
 	slot, err := c.Acquire(s.ctx, s.own, client.TTL(ttl), client.Wait(client.NoWait), client.CancelOnLost())
@@ -111,7 +124,7 @@ func busy(s *script) {
 		return
 	}
 	more := ttl + time.Duration(s.rng.IntN(2))*time.Second
-	call, err := c.Session(s.own).Begin(s.ctx, client.Call{Tool: "one", Pools: []client.Want{{Pool: s.own}}, TTL: more, Wait: client.NoWait, CancelOnLost: true})
+	call, err := x.Begin(s.ctx, client.Call{Tool: "one", Pools: []client.Want{{Pool: s.own}}, TTL: more, Wait: client.NoWait, CancelOnLost: true})
 	if err != nil {
 		return
 	}
@@ -138,7 +151,7 @@ func busy(s *script) {
 				return
 			}
 			state, left, well := h.State(), time.Until(h.Deadline()), p.well(h.ttl)
-			s.wrong(state == client.Lost && well, "what is held for %v is lost, while the client takes and gives back others of %v", h.ttl, other)
+			s.wrong(state == client.Lost && (well || left > 0), "what is held for %v is lost, and was good for %v more, while the client takes and gives back others of %v", h.ttl, left, other)
 			if state == client.Lost {
 				return // nobody has answered
 			}

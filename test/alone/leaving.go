@@ -132,7 +132,7 @@ func finished(s *script) {
 // parted closes a client that holds things: what becomes of them is told to whoever ends
 // them afterwards, and nothing more can be asked of it.
 func parted(s *script) {
-	if !s.policy("max_tool_calls: 100\n") || !s.session(nil) {
+	if !s.policy("max_tool_calls: 100\n") {
 		return
 	}
 	told := &losses{}
@@ -141,7 +141,10 @@ func parted(s *script) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	x := c.Session(s.own)
+	x, ok := s.opens(c)
+	if !ok {
+		return
+	}
 	s.last, s.tries = "hold", 1
 	var slots [3]*client.Slot
 	var calls [3]*client.OpenCall

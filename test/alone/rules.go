@@ -2,17 +2,15 @@ package alone
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "example.com/govnode/proto/govnode/v1"
 )
 
-// Operations that are sent together, and what bounds a namespace.
+// Operations that are sent together.
 
 // mixed sends operations of several kinds together: each has an answer of its own, with
 // what was done by those before it.
@@ -101,99 +99,4 @@ func mixed(s *script) {
 	}); ok {
 		s.wrong(got.Pool.InUse != 0 || got.Pool.LastToken != max(tokens["call"], tokens["slot"]), "the pool is %v", got.Pool)
 	}
-}
-
-// quotas bounds a namespace of its own, and lifts that again. Where people are known by
-// what they show there is one namespace alone.
-func quotas(s *script) {
-	if s.known {
-		return
-	}
-	s.single = true // what is there may not be put once more where there is too much
-	in := func(ctx context.Context) context.Context {
-		ctx, info := connect.NewClientContext(ctx)
-		info.RequestHeader().Set("Govnode-Namespace", s.own)
-		return ctx
-	}
-	put := func(q *v1.Quotas) {
-		req := &v1.PutQuotasRequest{RequestId: s.id(), Client: s.own, Namespace: s.own, Quotas: q}
-		done(s, "put quotas", func(ctx context.Context, n *node) (*v1.PutQuotasResponse, error) { return n.access.PutQuotas(ctx, req) })
-		res, ok := done(s, "get quotas", func(ctx context.Context, n *node) (*v1.GetQuotasResponse, error) {
-			return n.access.GetQuotas(ctx, &v1.GetQuotasRequest{Namespace: s.own})
-		})
-		if ok {
-			s.alike("the quotas", res.Quotas, q)
-		}
-	}
-	made, keys, how := 0, s.rng.IntN(2) == 0, s.rng.IntN(4)
-	// add makes one thing more, of those that one quota bounds.
-	add := func(ctx context.Context, n *node, name, id string) (err error) {
-		switch {
-		case !keys:
-			_, err = n.slots.PutPool(ctx, &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: id, Client: s.own})
-		case how == 0:
-			_, err = n.counters.Increment(ctx, &v1.IncrementRequest{Key: name, Amount: "1", RequestId: id, Client: s.own})
-		case how == 1:
-			_, err = n.counters.Append(ctx, &v1.AppendRequest{Key: name, Items: []string{"a"}, Ttl: long, RequestId: id, Client: s.own})
-		case how == 2:
-			_, err = n.limits.PutBudget(ctx, &v1.PutBudgetRequest{Budget: name, Amount: "1", RequestId: id, Client: s.own})
-		default:
-			_, err = n.counters.Set(ctx, &v1.SetRequest{Key: name, Value: "a", RequestId: id, Client: s.own})
-		}
-		return err
-	}
-	// until adds until something is refused, or is not.
-	until := func(refused bool) {
-		for range 3 * asks {
-			id, kept := s.id(), false
-			_, _, ok := told(s, "make something there", func(ctx context.Context, n *node) (any, error) {
-				err := add(in(ctx), n, fmt.Sprint(s.own, "-", made), id)
-				if connect.CodeOf(err) == connect.CodeResourceExhausted && connect.IsWireError(err) {
-					kept = true
-					return nil, nil
-				}
-				return nil, err
-			})
-			if !ok {
-				return
-			}
-			if !kept {
-				made++
-			}
-			if kept == refused {
-				return
-			}
-			select { // a node has not looked yet
-			case <-s.ctx.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
-		}
-		s.over = true
-	}
-	until(false)
-	if keys {
-		put(&v1.Quotas{Pools: 1000, Keys: 1, OperationsPerSecond: 100000})
-	} else {
-		put(&v1.Quotas{Pools: 1, Keys: 1000, OperationsPerSecond: 100000})
-	}
-	until(true)
-	if s.over {
-		return
-	}
-	if keys {
-		put(&v1.Quotas{})
-		until(false)
-		return
-	}
-	// What is there already stays, and can be deleted.
-	remove := &v1.DeletePoolRequest{Pool: s.own + "-0", RequestId: s.id(), Client: s.own}
-	done(s, "delete a pool there", func(ctx context.Context, n *node) (*v1.DeletePoolResponse, error) {
-		return n.slots.DeletePool(in(ctx), remove)
-	})
-	res, ok := done(s, "list pools there", func(ctx context.Context, n *node) (*v1.ListPoolsResponse, error) {
-		return n.slots.ListPools(in(ctx), &v1.ListPoolsRequest{})
-	})
-	s.wrong(ok && len(res.Pools) != made-1, "there are %d pools, want %d", len(res.Pools), made-1)
-	put(&v1.Quotas{})
-	until(false)
 }

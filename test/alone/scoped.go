@@ -29,38 +29,12 @@ func secretOf(text string) []byte {
 // scoped binds a token to an agent and a policy: what is of others is not there for it, in
 // lists and events either, and it makes no token that reaches further.
 func scoped(s *script) {
-	in, out := s.own+"-in", s.own+"-out"
-	digests := map[string]string{}
-	for _, name := range []string{s.own, out} {
-		put := &v1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 100\n", RequestId: s.id(), Client: s.own}
-		res, _ := done(s, "put a policy", func(ctx context.Context, n *node) (*v1.PutPolicyResponse, error) {
-			return n.policies.PutPolicy(ctx, put)
-		})
-		digests[name] = res.GetDigest()
-	}
-	calls, decisions, approvals := map[string]string{}, map[string]string{}, map[string]string{}
-	for _, agent := range []string{in, out} {
-		create := &v1.CreateSessionRequest{SessionId: agent, AgentId: agent, Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: s.own}}}
-		done(s, "create a session", func(ctx context.Context, n *node) (*v1.CreateSessionResponse, error) {
-			return n.sessions.CreateSession(ctx, create)
-		})
-		call := s.call("one")
-		call.SessionId = agent
-		begun, _ := done(s, "begin one", func(ctx context.Context, n *node) (*v1.BeginCallResponse, error) { return n.calls.BeginCall(ctx, call) })
-		ask := &v1.ApprovalServiceRequestRequest{AgentId: agent, Tool: "tool", Timeout: durationpb.New(10 * time.Minute), Required: 2, Denials: 2, RequestId: s.id(), Client: s.own}
-		asked, _ := done(s, "request an approval", func(ctx context.Context, n *node) (*v1.ApprovalServiceRequestResponse, error) {
-			return n.approvals.Request(ctx, ask)
-		})
-		calls[agent], decisions[agent], approvals[agent] = call.CallId, begun.GetDecisionId(), asked.GetApproval().GetId()
-		s.send(&v1.SignalRequest{Target: &v1.SignalRequest_AgentId{AgentId: agent}, Signal: "STOP"})
-	}
-	all := s.bearer(&v1.CreateTokenRequest{Roles: everything})
-	bound := s.bearer(&v1.CreateTokenRequest{Roles: everything, Agents: []string{s.own + "-i*"}, Policies: []string{s.own}})
+	x := s.scope()
+	defer x.leave()
 	if s.over {
 		return
 	}
-	nobody := s.own + "-nobody"
-	calls[nobody], decisions[nobody], approvals[nobody] = s.id(), "0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef"
+	in, out, bound, all, calls := x.in, x.out, x.bound, x.all, x.calls
 	// What is out of its scope is answered like what does not exist.
 	for what, ask := range map[string]func(ctx context.Context, n *node, of, id string) (any, error){
 		"get the session": func(ctx context.Context, n *node, of, _ string) (any, error) {
@@ -82,49 +56,32 @@ func scoped(s *script) {
 			return n.sessions.Signal(ctx, &v1.SignalRequest{Target: &v1.SignalRequest_SessionId{SessionId: of}, Signal: "STOP", RequestId: id, Client: s.own})
 		},
 		"explain the decision": func(ctx context.Context, n *node, of, _ string) (any, error) {
-			return n.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: decisions[of]})
+			return n.explains.Explain(ctx, &v1.ExplainRequest{DecisionId: x.decisions[of]})
 		},
 		"get the approval": func(ctx context.Context, n *node, of, _ string) (any, error) {
-			return n.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: approvals[of]})
+			return n.approvals.Get(ctx, &v1.ApprovalServiceGetRequest{Id: x.approvals[of]})
 		},
 		"decide the approval": func(ctx context.Context, n *node, of, id string) (any, error) {
-			return n.approvals.Decide(ctx, &v1.ApprovalServiceDecideRequest{Id: approvals[of], Decision: v1.Vote_VOTE_APPROVE, RequestId: id, Client: s.own})
+			return n.approvals.Decide(ctx, &v1.ApprovalServiceDecideRequest{Id: x.approvals[of], Decision: v1.Vote_VOTE_APPROVE, RequestId: id, Client: s.own})
 		},
 		"cancel the approval": func(ctx context.Context, n *node, of, id string) (any, error) {
-			return n.approvals.Cancel(ctx, &v1.ApprovalServiceCancelRequest{Id: approvals[of], RequestId: id, Client: s.own})
+			return n.approvals.Cancel(ctx, &v1.ApprovalServiceCancelRequest{Id: x.approvals[of], RequestId: id, Client: s.own})
 		},
 	} {
-		for _, of := range []string{out, nobody} {
-			id := s.id()
-			got, reason, ok := told(s, what+" of others", func(ctx context.Context, n *node) (any, error) { return ask(bound.as(ctx), n, of, id) })
-			s.wrong(ok && reason != "NOT_FOUND", "it is out of scope, and answered by %v (%s)", got, reason)
-		}
+		x.hidden(what, ask)
 	}
-	// Lists have what is in its scope, and nothing else.
-	list := func(what string, page func(ctx context.Context, n *node, token string) ([]string, string, error)) {
-		for _, of := range []struct {
-			who  *bearer
-			name string
-			want int
-		}{{bound, in, 1}, {bound, out, 0}, {all, in, 1}, {all, out, 1}} {
-			_, times := found(s, what, func(ctx context.Context, n *node, token string) ([]string, string, error) {
-				return page(of.who.as(ctx), n, token)
-			}, func(name string) bool { return name == of.name })
-			s.wrong(times >= 0 && times != of.want, "%s is %d times in what is listed, want %d (bound: %v)", of.name, times, of.want, of.who == bound)
-		}
-	}
-	agentOf := func(x interface{ GetAgentId() string }) string { return x.GetAgentId() }
-	list("list sessions", func(ctx context.Context, n *node, token string) ([]string, string, error) {
+	agentOf := func(y interface{ GetAgentId() string }) string { return y.GetAgentId() }
+	x.listed("list sessions", 1, func(ctx context.Context, n *node, token string) ([]string, string, error) {
 		res, err := n.sessions.ListSessions(ctx, &v1.ListSessionsRequest{PageSize: 1000, PageToken: token})
-		return namesOf(res.GetSessions(), func(x *v1.Session) string { return agentOf(x) }), res.GetNextPageToken(), err
+		return namesOf(res.GetSessions(), func(y *v1.Session) string { return agentOf(y) }), res.GetNextPageToken(), err
 	})
-	list("list approvals", func(ctx context.Context, n *node, token string) ([]string, string, error) {
+	x.listed("list approvals", 1, func(ctx context.Context, n *node, token string) ([]string, string, error) {
 		res, err := n.approvals.List(ctx, &v1.ApprovalServiceListRequest{PageSize: 1000, PageToken: token})
-		return namesOf(res.GetApprovals(), func(x *v1.Approval) string { return agentOf(x) }), res.GetNextPageToken(), err
+		return namesOf(res.GetApprovals(), func(y *v1.Approval) string { return agentOf(y) }), res.GetNextPageToken(), err
 	})
-	list("list signals", func(ctx context.Context, n *node, token string) ([]string, string, error) {
+	x.listed("list signals", 1, func(ctx context.Context, n *node, token string) ([]string, string, error) {
 		res, err := n.sessions.ListSignals(ctx, &v1.ListSignalsRequest{PageSize: 1000, PageToken: token})
-		return namesOf(res.GetSignals(), func(x *v1.Signal) string { return agentOf(x) }), res.GetNextPageToken(), err
+		return namesOf(res.GetSignals(), func(y *v1.Signal) string { return agentOf(y) }), res.GetNextPageToken(), err
 	})
 	// Neither has it events of others.
 	at := s.nodes[s.rng.IntN(len(s.nodes))]
@@ -137,35 +94,28 @@ func scoped(s *script) {
 		}
 		_ = stream.Close()
 	}
-	// forbidden asks for what it may not do.
-	forbidden := func(what string, ask func(context.Context, *node) (any, error)) {
-		s.single = true
-		defer func() { s.single = false }()
-		got, reason, ok := told(s, what, func(ctx context.Context, n *node) (any, error) { return ask(bound.as(ctx), n) })
-		s.wrong(ok && reason != "PERMISSION_DENIED", "it is beyond its scope, and answered by %v (%s)", got, reason)
-	}
 	opens := func(id, agent string, policy *v1.PolicyRef) func(context.Context, *node) (any, error) {
 		return func(ctx context.Context, n *node) (any, error) {
 			return n.sessions.CreateSession(ctx, &v1.CreateSessionRequest{SessionId: id, AgentId: agent, Policy: policy})
 		}
 	}
 	ref := func(name string) *v1.PolicyRef { return &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: name}} }
-	forbidden("open a session of another agent", opens(s.own+"-1", out, ref(s.own)))
-	forbidden("open a session of another policy", opens(s.own+"-2", in, ref(out)))
-	forbidden("open a session by a digest", opens(s.own+"-3", in, &v1.PolicyRef{Ref: &v1.PolicyRef_Digest{Digest: digests[s.own]}}))
-	forbidden("put another policy", func(ctx context.Context, n *node) (any, error) {
+	x.forbidden("open a session of another agent", opens(s.own+"-1", out, ref(s.own)))
+	x.forbidden("open a session of another policy", opens(s.own+"-2", in, ref(out)))
+	x.forbidden("open a session by a digest", opens(s.own+"-3", in, &v1.PolicyRef{Ref: &v1.PolicyRef_Digest{Digest: x.digests[s.own]}}))
+	x.forbidden("put another policy", func(ctx context.Context, n *node) (any, error) {
 		return n.policies.PutPolicy(ctx, &v1.PutPolicyRequest{Yaml: "name: " + out + "\nmax_tool_calls: 1\n", RequestId: s.id(), Client: s.own})
 	})
-	forbidden("deny a subject", func(ctx context.Context, n *node) (any, error) {
+	x.forbidden("deny a subject", func(ctx context.Context, n *node) (any, error) {
 		return n.access.DenySubject(ctx, &v1.DenySubjectRequest{Subject: "jwt:" + s.own, RequestId: s.id(), Client: s.own})
 	})
-	forbidden("allow a subject", func(ctx context.Context, n *node) (any, error) {
+	x.forbidden("allow a subject", func(ctx context.Context, n *node) (any, error) {
 		return n.access.AllowSubject(ctx, &v1.AllowSubjectRequest{Subject: "jwt:" + s.own, RequestId: s.id(), Client: s.own})
 	})
-	forbidden("list chains", func(ctx context.Context, n *node) (any, error) {
+	x.forbidden("list chains", func(ctx context.Context, n *node) (any, error) {
 		return n.access.ListChains(ctx, &v1.ListChainsRequest{})
 	})
-	forbidden("revoke a token that is bound to nothing", func(ctx context.Context, n *node) (any, error) {
+	x.forbidden("revoke a token that is bound to nothing", func(ctx context.Context, n *node) (any, error) {
 		return n.access.RevokeToken(ctx, &v1.RevokeTokenRequest{TokenId: all.id, RequestId: s.id(), Client: s.own})
 	})
 	makes := func(agents, policies []string) func(context.Context, *node) (any, error) {
@@ -180,7 +130,7 @@ func scoped(s *script) {
 		"all agents": {nil, policies}, "all policies": {{in}, nil}, "one agent more": {{in, out}, policies}, "one policy more": {{in}, {s.own, out}},
 		"more agents": {{s.own + "-*"}, policies}, "more policies": {{in}, {s.own + "*"}},
 	} {
-		forbidden("make a token of "+what, makes(wider[0], wider[1]))
+		x.forbidden("make a token of "+what, makes(wider[0], wider[1]))
 	}
 	done(s, "open a session of its own", func(ctx context.Context, n *node) (any, error) {
 		return opens(s.own+"-4", in, ref(s.own))(bound.as(ctx), n)
@@ -210,12 +160,6 @@ func scoped(s *script) {
 		return n.access.CreateToken(bound.as(ctx), narrow)
 	})
 	s.wrong(ok && gone.Token != nil, "it was revoked, and the repeat tells of %v", gone.GetToken())
-	for _, b := range []*bearer{bound, all} {
-		revoke := &v1.RevokeTokenRequest{RequestId: s.id(), Client: s.own, TokenId: b.id}
-		done(s, "revoke the token", func(ctx context.Context, n *node) (*v1.RevokeTokenResponse, error) {
-			return n.access.RevokeToken(ctx, revoke)
-		})
-	}
 }
 
 // granted holds what is said of tokens to how they were made, and one that has expired to

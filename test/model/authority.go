@@ -232,7 +232,7 @@ func (g *Generator) access() session.Command {
 		return &session.PutToken{NS: ns, By: by, Before: int64(g.r.IntN(10)), Token: session.Token{
 			ID: id, Hash: session.Digest{byte(1 + g.r.IntN(200))}, Roles: session.Roles(1 + g.r.IntN(100)), Made: int64(g.n),
 			Agents: pick(g, nil, []string{"a*", "b"}), Policies: pick(g, nil, []string{"p?"}),
-			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"), Node: pick(g, "", "", "n1"),
+			Expires: int64(g.r.IntN(12)), By: "token:x", Label: pick(g, "", "label"), Node: pick(g, "", "", "n1"), Environment: pick(g, "", "", "staging"),
 		}}
 	case 2:
 		if g.r.IntN(3) == 0 {
@@ -249,5 +249,18 @@ func (g *Generator) access() session.Command {
 	if g.once(4) {
 		return &session.KeepKey{NS: ns, By: by, Key: g.digest()}
 	}
-	return &session.PutQuotas{NS: ns, By: by, Quotas: session.Quotas{Sessions: int64(g.r.IntN(3))}}
+	return &session.PutQuotas{NS: ns, By: by, Quotas: g.quotas()}
+}
+
+// quotas bounds one thing as a rule, so that the same comes again, and now and then anything.
+func (g *Generator) quotas() (q session.Quotas) {
+	all := []*int64{&q.Sessions, &q.Clients, &q.Pools, &q.Policies, &q.Keys, &q.Bytes, &q.Waiters, &q.Followers, &q.Streams, &q.Operations}
+	if g.once(4) {
+		for _, n := range all {
+			*n = int64(g.r.IntN(3))
+		}
+		return q
+	}
+	*pick(g, all...) = int64(g.r.IntN(3))
+	return q
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -144,6 +145,9 @@ func (c *Checker) Step(s Step) (err error) {
 	if err != nil {
 		return c.fail(CheckSound, "%v", err)
 	}
+	if at != s.At || !reflect.DeepEqual(cmds, s.Commands) && Go(cmds) != Go(s.Commands) { // what all forget they agree about
+		return c.fail(CheckSound, "%s at %v is decoded as %s at %v", Go(s.Commands), s.At, Go(cmds), at)
+	}
 	want := c.Model.Apply(s.At, s.Commands)
 	got := c.whole.ApplyAll(s.At, s.Commands)
 	again := c.cut.ApplyAll(at, cmds)
@@ -264,9 +268,12 @@ func (c *Checker) compareAll() error {
 	}
 	v := c.whole.Snapshot()
 	keys := c.Model.Keys()
-	if c.Counts.Digests%16 == 0 { // looking for keys takes longer than all else here
+	all := c.Counts.Digests%16 == 0 // looking for keys takes longer than all else here
+	stored, there := tallies{}, tallies{}
+	if all {
 		for k := range v.All() {
 			keys = append(keys, k)
+			stored.add(k)
 		}
 	}
 	slices.Sort(keys)
@@ -274,6 +281,12 @@ func (c *Checker) compareAll() error {
 		if err := c.record(k); err != nil {
 			return err
 		}
+		if c.whole.Get(k) != nil {
+			there.add(k)
+		}
+	}
+	if err := c.counted(there, stored, all); err != nil {
+		return err
 	}
 	want, err := v.Digest(nil, nil)
 	if err != nil {
@@ -283,6 +296,12 @@ func (c *Checker) compareAll() error {
 		c.Counts.Digests++
 		if got, err := s.Snapshot().Digest(nil, nil); err != nil || got != want {
 			return c.fail(CheckReplicas, "the replica %s has another digest: %v", of, err)
+		}
+	}
+	for _, ns := range namespaces { // which has been written and read, so that nothing of it is left out there
+		k := session.AccessKey(ns)
+		if want, got := fmt.Sprintf("%+v", c.Model.Record(k)), fmt.Sprintf("%+v", c.cut.Get(k)); got != want {
+			return c.fail(CheckSnapshot, "%s\n  the model:  %s\n  the replica that is cut:  %s", k, want, got)
 		}
 	}
 	return nil

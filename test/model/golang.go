@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Go writes a value as Go does, without the fields that are zero, so that what
-// failed can be put into a test.
+// Go writes a value as Go does, without the fields that are zero or have nothing in them, so
+// that what failed can be put into a test.
 func Go(v any) string {
 	var b strings.Builder
 	write(&b, reflect.ValueOf(v))
@@ -52,9 +52,10 @@ func write(b *strings.Builder, v reflect.Value) {
 		b.WriteString(v.Type().String() + "{")
 		sep := ""
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && !v.Field(i).IsZero() {
+			f, x := v.Type().Field(i), v.Field(i)
+			if f.IsExported() && !x.IsZero() && (x.Kind() != reflect.Slice || x.Len() > 0) {
 				b.WriteString(sep + f.Name + ": ")
-				write(b, v.Field(i))
+				write(b, x)
 				sep = ", "
 			}
 		}

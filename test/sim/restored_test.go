@@ -130,10 +130,23 @@ func alike(t *testing.T, what string, wanted, got *seen) {
 	}
 }
 
+// token makes a token, which is bound in all ways there are.
 func (r *reader) token(id string) {
 	r.t.Helper()
 	secret := sha256.Sum256([]byte(id))
-	want(r, r.access.CreateToken, &v1.CreateTokenRequest{RequestId: newID(), TokenId: id, SecretSha256: secret[:], Roles: []v1.Role{v1.Role_ROLE_AGENT}, Label: id})
+	want(r, r.access.CreateToken, &v1.CreateTokenRequest{
+		RequestId: newID(), TokenId: id, SecretSha256: secret[:], Roles: []v1.Role{v1.Role_ROLE_AGENT, v1.Role_ROLE_AUDITOR}, Label: id,
+		Agents: []string{"of-*", id}, Policies: []string{"p", id + "?"}, Environment: "staging", ExpiresIn: durationpb.New(24 * time.Hour),
+	})
+}
+
+// quotas bounds each thing by another number, none of which is reached.
+func (r *reader) quotas(least int64) {
+	r.t.Helper()
+	want(r, r.access.PutQuotas, &v1.PutQuotasRequest{RequestId: newID(), Namespace: "default", Quotas: &v1.Quotas{
+		Sessions: least, Clients: least + 1, Pools: least + 2, Policies: least + 3, Keys: least + 4, Bytes: least << 10, Waiters: least + 5, Followers: least + 6,
+		Streams: least + 7, OperationsPerSecond: least + 8,
+	}})
 }
 
 func (r *reader) slot(id string) uint64 {
@@ -219,7 +232,7 @@ func (r *reader) fill() (slot, asked, decided string) {
 	for _, subject := range []string{"cert:was", "cert:left"} {
 		want(r, r.access.DenySubject, &v1.DenySubjectRequest{RequestId: newID(), Subject: subject, Reason: "why"})
 	}
-	want(r, r.access.PutQuotas, &v1.PutQuotasRequest{RequestId: newID(), Namespace: "default", Quotas: &v1.Quotas{Sessions: 1000}})
+	r.quotas(1 << 20)
 	return slot, asked, decided
 }
 
@@ -257,7 +270,7 @@ func (r *reader) change(slot, asked string, standings *v1.ListStandingResponse) 
 	r.token("since")
 	want(r, r.access.DenySubject, &v1.DenySubjectRequest{RequestId: newID(), Subject: "cert:since", Reason: "why"})
 	want(r, r.access.AllowSubject, &v1.AllowSubjectRequest{RequestId: newID(), Subject: "cert:was"})
-	want(r, r.access.PutQuotas, &v1.PutQuotasRequest{RequestId: newID(), Namespace: "default", Quotas: &v1.Quotas{Sessions: 2000}})
+	r.quotas(1 << 21)
 }
 
 // restored is what a state has to be that comes back behind another, which is nil where
