@@ -22,7 +22,7 @@ const (
 	noApproval    = "Human approval required."
 	noContent     = "Content blocked by governance policy."
 	noTool        = "Tool not permitted by governance policy."
-	unsure        = "confidence_threshold"
+	doubt         = "confidence_threshold"
 	tooUnsure     = "Confidence below required threshold."
 )
 
@@ -45,20 +45,20 @@ var cornersOf = []struct {
 		{"one", `{"q": ["a", {"X12": 1}]}`, ``, false, "blocked_pattern_tool", noContent, `Blocked pattern 'x\d+' detected in tool 'one' arguments`},
 		{"", `{"q": "drop"}`, ``, false, "blocked_pattern_tool", noContent, "Blocked pattern 'drop' detected in tool arguments"},
 		{"two", `{"q": "drop"}`, `{"confidence": 0.1}`, false, "not_allowed_tool", noTool, "Tool 'two' not in allowed list: ['one', 'three']"},
-		{"two", ``, `{"confidence": 0.1}`, true, unsure, tooUnsure, "Confidence 0.10 below threshold 0.80"},
+		{"two", ``, `{"confidence": 0.1}`, true, doubt, tooUnsure, "Confidence 0.10 below threshold 0.80"},
 		{"two", ``, ``, true, "not_allowed_tool", noTool, "Tool 'two' not in allowed list: ['one', 'three']"},
 		{"three", ``, ``, true, "", "", ""}, {"", ``, ``, false, "", "", ""},
 	}},
 	{"deny_all_tools: true\n", "", []corner{{"one", ``, ``, false, "not_allowed_tool", noTool, "Tool 'one' not in allowed list: []"}, {"", ``, ``, true, "", "", ""}}},
 	// The higher one of two thresholds holds, and that of the rules alone where there is no other.
-	{"confidence_threshold: 0.5\n", "", []corner{{"one", ``, `{"confidence": 0.5}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.49}`, true, unsure, tooUnsure, "Confidence 0.49 below threshold 0.50"}}},
+	{"confidence_threshold: 0.5\n", "", []corner{{"one", ``, `{"confidence": 0.5}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.49}`, true, doubt, tooUnsure, "Confidence 0.49 below threshold 0.50"}}},
 	{"confidence_threshold: 0.5\n", "defaults: {confidence_threshold: 0.9}\n", []corner{
-		{"one", ``, `{"confidence": 0.9}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.89}`, false, unsure, tooUnsure, "Confidence 0.89 below threshold 0.90"},
+		{"one", ``, `{"confidence": 0.9}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.89}`, false, doubt, tooUnsure, "Confidence 0.89 below threshold 0.90"},
 	}},
 	{"confidence_threshold: 0.5\n", "defaults: {confidence_threshold: 0.3}\n", []corner{
-		{"one", ``, `{"confidence": 0.5}`, false, "", "", ""}, {"", ``, `{"confidence": 0.49}`, false, unsure, tooUnsure, "Confidence 0.49 below threshold 0.50"},
+		{"one", ``, `{"confidence": 0.5}`, false, "", "", ""}, {"", ``, `{"confidence": 0.49}`, false, doubt, tooUnsure, "Confidence 0.49 below threshold 0.50"},
 	}},
-	{"", "defaults: {confidence_threshold: 0.3}\n", []corner{{"one", ``, `{"confidence": 0.3}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.29}`, false, unsure, tooUnsure, "Confidence 0.29 below threshold 0.30"}}},
+	{"", "defaults: {confidence_threshold: 0.3}\n", []corner{{"one", ``, `{"confidence": 0.3}`, false, "", "", ""}, {"one", ``, `{"confidence": 0.29}`, false, doubt, tooUnsure, "Confidence 0.29 below threshold 0.30"}}},
 }
 
 // corners evaluates and makes calls under some of these policies.

@@ -50,9 +50,9 @@ const (
 	noRoom  = "Too many calls are running."
 )
 
-// limited are policies, a call under each that is admitted before, whether that fails, and what
+// bounded are policies, a call under each that is admitted before, whether that fails, and what
 // is refused behind it.
-var limited = []struct {
+var bounded = []struct {
 	limits string
 	before func(req *v1.BeginCallRequest, name string)
 	fails  bool
@@ -108,8 +108,8 @@ func (s *script) reads(who string, d *v1.Decision, category, public, reason stri
 // refusals reaches some limits, and has each refusal say what it is: who evaluates the call
 // before is told the same.
 func refusals(s *script) {
-	for i, of := range s.rng.Perm(len(limited))[:4] {
-		x, name := &limited[of], fmt.Sprintf("%s-%d", s.own, i)
+	for i, of := range s.rng.Perm(len(bounded))[:4] {
+		x, name := &bounded[of], fmt.Sprintf("%s-%d", s.own, i)
 		if !s.room(name) || !s.under(name, limitsOf(name, x.limits)) {
 			return
 		}
