@@ -155,6 +155,15 @@ func TestWhatMayBeRemoved(t *testing.T) {
 	}
 }
 
+// Nothing is removed of an empty log, whatever is kept: what Raft takes for its beginning
+// is behind a snapshot.
+func TestNothingIsRemovedOfAnEmptyLog(t *testing.T) {
+	w := &Watched{Store: parts{raft.NewInmemStore(), notFound{}, closer{}}, Limit: time.Minute,
+		Kept: func() uint64 { return 7 }, Fatal: func(err error) { t.Error(err) }}
+	require.NoError(t, w.DeleteRange(1, 5))
+	require.NoError(t, w.DeleteRange(0, 0))
+}
+
 // A watched store answers what the store does, and has all the time once it has
 // answered.
 func TestWhatIsWatchedIsDone(t *testing.T) {
