@@ -155,6 +155,15 @@ func (w *Watched) DeleteRange(from, to uint64) error {
 	return w.access("DeleteRange", func() error { return w.Store.DeleteRange(from, to) })
 }
 
+// Empty removes all entries, of which a snapshot stands for those that are kept, and
+// returns the index of the last one.
+func (w *Watched) Empty() (last uint64, err error) {
+	if last, err = w.LastIndex(); err != nil || last == 0 {
+		return last, err
+	}
+	return last, w.access("DeleteRange", func() error { return w.Store.DeleteRange(1, last) })
+}
+
 func (w *Watched) Set(k, v []byte) error {
 	return w.access("Set", func() error { return w.Store.Set(k, v) })
 }
