@@ -421,6 +421,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.replace(state)
 	f.members = 0 // what was known of them may have changed in what the snapshot stands for
 	f.logged.upTo(f.logged.all.Load())
+	f.index = index // also if it lies back: who reads waits for what is missing
 	f.moved(index)
 	f.metrics.restored()
 	return nil

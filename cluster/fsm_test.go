@@ -354,6 +354,7 @@ func TestWhatASnapshotStandsFor(t *testing.T) {
 	require.NoError(t, err)
 	var to sink
 	require.NoError(t, taken.Persist(&to))
+	whole := bytes.Clone(to.Bytes())
 
 	f := newFSM(noFatal(t), newMetrics())
 	require.Zero(t, f.memberIndex())
@@ -361,10 +362,14 @@ func TestWhatASnapshotStandsFor(t *testing.T) {
 	f.Apply(logEntry(4, 1, 0, increment("r")))
 	require.EqualValues(t, 3, f.memberIndex())
 	require.Positive(t, f.logged.since())
-	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+	require.NoError(t, f.Restore(io.NopCloser(bytes.NewReader(whole))))
 	require.Zero(t, f.memberIndex())
 	require.Zero(t, f.logged.since())
 	require.EqualValues(t, 9, f.applied())
+	f.Apply(logEntry(10, 1, 0, increment("s")))
+	require.NoError(t, f.Restore(io.NopCloser(bytes.NewReader(whole))))
+	require.EqualValues(t, 9, f.applied(), "and for nothing behind it")
+	require.EqualValues(t, 1, counterOf(f))
 }
 
 // Time is written often until the last lease may end, and no longer. Of a snapshot it is

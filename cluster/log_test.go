@@ -225,6 +225,46 @@ func TestASnapshotOfItsOwnThatComesTooLate(t *testing.T) {
 	}
 }
 
+// A snapshot from before what a node has in its log is not taken, also while the node has
+// yet to apply that: its state would go back.
+func TestAnOldSnapshotWhileTheStateIsBehind(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.SnapshotBytes = 1 << 40 })
+	leader, f := c.leader(), c.follower()
+	f.fsm.mu.Lock()
+	resume := sync.OnceFunc(f.fsm.mu.Unlock)
+	defer resume()
+	leader.counts(t, "before", 3)
+	require.NoError(t, await(leader.raft.Snapshot(), leader.dead))
+	all, err := leader.disk.snapshots.List()
+	require.NoError(t, err)
+	m, state, err := leader.disk.snapshots.Open(all[0].ID)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, state.Close()) }()
+	leader.counts(t, "after", 40)
+	require.Eventually(t, func() bool { return f.raft.AppliedIndex() >= leader.fsm.applied() }, 20*time.Second, time.Millisecond)
+	var got raft.InstallSnapshotResponse
+	sent := make(chan error, 1)
+	go func() {
+		sent <- leader.transport.InstallSnapshot(raft.ServerID(f.cfg.ID), raft.ServerAddress(f.Address()), &raft.InstallSnapshotRequest{
+			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.ID), Addr: []byte(leader.Address())}, SnapshotVersion: m.Version,
+			Term: leader.raft.CurrentTerm(), LastLogIndex: m.Index, LastLogTerm: m.Term,
+			Configuration: raft.EncodeConfiguration(m.Configuration), ConfigurationIndex: m.ConfigurationIndex, Size: m.Size,
+		}, &got, state)
+	}()
+	select {
+	case err = <-sent:
+	case <-time.After(4 * time.Second):
+		resume()
+		err = <-sent
+	}
+	require.NoError(t, err)
+	require.True(t, got.Success)
+	resume()
+	require.EqualValues(t, 43, count(t, f, storage.Latest))
+	require.Zero(t, counted(f.metrics.restores))
+}
+
 // A node that is sent a snapshot of other entries than its own, which nobody else has, has
 // none of those any more once it was started again.
 func TestASnapshotOfOtherEntries(t *testing.T) {

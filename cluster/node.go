@@ -228,7 +228,9 @@ func (n *Node) newRaft(notify chan<- bool) error {
 	if err := snapshots.begin(); err != nil {
 		return err
 	}
-	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, n.fsm.applied, c.Logger)
+	// Entries may be committed that wait to be applied, so the log is asked, too.
+	has := func(index, term uint64) bool { return log.holds(index, term) || index <= n.fsm.applied() }
+	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, has, c.Logger)
 	r, err := raft.NewRaft(c, n.fsm, log, n.disk.log, snapshots, n.transport)
 	if r != nil {
 		n.raft = r // it runs, and is ended with the node
