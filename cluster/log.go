@@ -22,9 +22,9 @@ import (
 // logCached is how many entries are kept in memory for followers.
 const logCached = 128
 
-// errSuperseded ends a process whose Raft believes to have entries that are gone: it
-// learns where a log ends when it starts.
-var errSuperseded = errors.New("cluster: the log of this node went on otherwise than that of the others, with entries that were never committed; a snapshot of the leader has taken their place: start the node again")
+// ErrSuperseded ends a process whose Raft believes to have entries that are gone: it
+// learns where a log ends when it starts. Config.Fatal is given it.
+var ErrSuperseded = errors.New("cluster: the log of this node went on otherwise than that of the others, with entries that were never committed; a snapshot of the leader has taken their place: start the node again")
 
 // A raftLog is the log, with its latest entries in memory.
 type raftLog struct {
@@ -121,7 +121,7 @@ func (s *supersedingSink) Close() error {
 	}
 	last, err := s.store.log.empty()
 	if err == nil && last >= s.index {
-		err = errSuperseded
+		err = ErrSuperseded
 		s.store.fatal(err)
 	}
 	return err

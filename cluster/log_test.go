@@ -67,8 +67,8 @@ func testWhatASnapshotLeavesOfTheLog(t *testing.T, use func(*Config)) {
 			require.NoError(t, err)
 			err = sink.Close()
 			if x.ends && !killed {
-				require.ErrorIs(t, err, errSuperseded, name)
-				require.Equal(t, []error{errSuperseded}, ended, name)
+				require.ErrorIs(t, err, ErrSuperseded, name)
+				require.Equal(t, []error{ErrSuperseded}, ended, name)
 			} else {
 				require.NoError(t, err, name)
 				require.Empty(t, ended, name)
@@ -317,7 +317,7 @@ func TestASnapshotOfOtherEntries(t *testing.T) {
 	c.net.isolate(old.Address(), false)
 	select {
 	case err := <-old.fatal:
-		require.ErrorIs(t, err, errSuperseded)
+		require.ErrorIs(t, err, ErrSuperseded)
 	case <-time.After(30 * time.Second):
 		t.Error("it goes on with them")
 	}
