@@ -41,6 +41,11 @@ type fsm struct {
 	snapshots string
 	ended     <-chan struct{}
 
+	// Holds one place, of a snapshot of this node's own that ends or of one that
+	// replaces the state; see Persist. How often the latter happened.
+	ending   chan struct{}
+	replaced uint64
+
 	since   *clock        // what has passed since an entry was applied
 	between time.Duration // the most of it that counts; see electionsTake
 
@@ -62,7 +67,7 @@ type waiter struct {
 }
 
 func newFSM(fatal func(error), m *metrics) *fsm {
-	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), checked: time.Now(), since: newClock(0, systemClocks()), between: betweenMost, state: session.New()}
+	return &fsm{fatal: fatal, metrics: m, changed: make(chan struct{}, 1), checks: make(chan check, 1), ending: make(chan struct{}, 1), checked: time.Now(), since: newClock(0, systemClocks()), between: betweenMost, state: session.New()}
 }
 
 // termOf writes the term under which an entry was stamped, for its extensions.
@@ -324,7 +329,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, raft.ErrNothingNewToSnapshot
 	}
 	s, index := f.snapshot()
-	return &fsmSnapshot{state: s, index: index, logged: f.logged.all.Load(), fsm: f}, nil
+	return &fsmSnapshot{state: s, index: index, logged: f.logged.all.Load(), fsm: f, replaced: f.replaced}, nil
 }
 
 // A snapshot as Raft keeps it is snapshotMagic, the index, and what
@@ -332,19 +337,34 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 const snapshotMagic = "govraft1"
 
 type fsmSnapshot struct {
-	state  *session.Snapshot
-	index  uint64
-	logged int64 // how much was applied when it was taken
-	fsm    *fsm
+	state    *session.Snapshot
+	index    uint64
+	logged   int64 // how much was applied when it was taken
+	fsm      *fsm
+	replaced uint64 // how often the state had been replaced
+	ends     bool   // has the place of fsm.ending
 }
+
+// errReplaced is why a snapshot is given up that a later one has overtaken.
+var errReplaced = errors.New("a later one was sent by the leader meanwhile")
 
 // Persist implements raft.FSMSnapshot. A snapshot is there once its sink was closed,
 // which Raft does once more.
+//
+// Raft takes the one that ends last for the latest. One that a leader sends may come
+// while this one is written, which takes minutes; the log then begins behind that one,
+// and Raft would look for its beginning behind this one. So this one is given up then;
+// and if it ends first, the other waits until Raft has taken note of it: see Release.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	start := time.Now()
 	w := &paced{w: sink, rest: snapshotRest, ended: s.fsm.ended, sync: func() error { return syncSnapshot(s.fsm.snapshots, sink.ID()) }}
 	err := writeSnapshot(w, s.index, s.state)
 	if err == nil {
+		s.fsm.ending <- struct{}{}
+		s.ends = true
+		if s.replaced != s.fsm.replaced {
+			return errReplaced // which is no failure of this node's
+		}
 		err = sink.Close()
 	}
 	if err == nil {
@@ -354,8 +374,13 @@ func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	return err
 }
 
-// Release implements raft.FSMSnapshot.
-func (*fsmSnapshot) Release() {}
+// Release implements raft.FSMSnapshot. Raft calls it last of all.
+func (s *fsmSnapshot) Release() {
+	if s.ends {
+		s.ends = false
+		<-s.fsm.ending
+	}
+}
 
 func writeSnapshot(w io.Writer, index uint64, s *session.Snapshot) error {
 	if _, err := w.Write(binary.BigEndian.AppendUint64([]byte(snapshotMagic), index)); err != nil {
@@ -387,12 +412,16 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return f.fail(fmt.Errorf("cluster: restore: %w", err))
 	}
+	f.ending <- struct{}{}
+	f.replaced++
+	<-f.ending
 	f.staging = nil // none where the snapshot was taken
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replace(state)
 	f.members = 0 // what was known of them may have changed in what the snapshot stands for
 	f.logged.upTo(f.logged.all.Load())
+	f.index = index // also if it lies back: who reads waits for what is missing
 	f.moved(index)
 	f.metrics.restored()
 	return nil

@@ -78,6 +78,7 @@ func TestUnknownCommandsStopTheNode(t *testing.T) {
 type sink struct {
 	bytes.Buffer
 	fail, failLate error // to be written, and to be closed
+	closed         bool
 }
 
 func (s *sink) Write(b []byte) (int, error) {
@@ -86,9 +87,12 @@ func (s *sink) Write(b []byte) (int, error) {
 	}
 	return s.Buffer.Write(b)
 }
-func (*sink) ID() string     { return "sink" }
-func (*sink) Cancel() error  { return nil }
-func (s *sink) Close() error { return s.failLate }
+func (*sink) ID() string    { return "sink" }
+func (*sink) Cancel() error { return nil }
+func (s *sink) Close() error {
+	s.closed = true
+	return s.failLate
+}
 
 // TestSnapshotBesideApply writes a snapshot while entries go on being applied:
 // it must be of the instant at which it was taken.
@@ -131,10 +135,57 @@ func TestASnapshotThatFailsIsTakenAgain(t *testing.T) {
 	before := f.logged.since()
 	for _, full := range []*sink{{fail: errors.New("disk full")}, {failLate: errors.New("disk full")}} {
 		require.ErrorContains(t, taken.Persist(full), "disk full")
+		taken.Release()
 		require.Equal(t, before, f.logged.since())
 	}
 	require.NoError(t, taken.Persist(new(sink)))
 	require.Zero(t, f.logged.since())
+}
+
+// A snapshot that is written while the state is replaced is given up: Raft would take it
+// for the latest. It counts for nothing, and does not put off the next one.
+func TestASnapshotThatALaterOneHasOvertaken(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.Apply(logEntry(1, 1, 0, increment("1")))
+	late, err := f.Snapshot()
+	require.NoError(t, err)
+	other, err := f.Snapshot()
+	require.NoError(t, err)
+	var to sink
+	require.NoError(t, other.Persist(&to))
+	other.Release()
+	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+	l := logEntry(2, 1, 0, increment("2"))
+	f.Apply(l)
+	var given sink
+	require.ErrorIs(t, late.Persist(&given), errReplaced)
+	late.Release()
+	require.False(t, given.closed)
+	require.EqualValues(t, len(l.Data), f.logged.since())
+	next, err := f.Snapshot()
+	require.NoError(t, err)
+	require.NoError(t, next.Persist(&given))
+	next.Release()
+	require.True(t, given.closed)
+}
+
+// A snapshot replaces the state when Raft is done with one that ended before.
+func TestASnapshotWaitsForOneThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFSM(noFatal(t), newMetrics())
+		f.Apply(logEntry(1, 1, 0, increment("1")))
+		taken, err := f.Snapshot()
+		require.NoError(t, err)
+		var to sink
+		require.NoError(t, taken.Persist(&to))
+		restored := make(chan error, 1)
+		go func() { restored <- f.Restore(io.NopCloser(&to.Buffer)) }()
+		synctest.Wait()
+		require.Empty(t, restored)
+		taken.Release()
+		require.NoError(t, <-restored)
+		taken.Release() // it has nothing to give back
+	})
 }
 
 func TestABadSnapshotStopsTheNodeAndChangesNothing(t *testing.T) {
@@ -303,6 +354,7 @@ func TestWhatASnapshotStandsFor(t *testing.T) {
 	require.NoError(t, err)
 	var to sink
 	require.NoError(t, taken.Persist(&to))
+	whole := bytes.Clone(to.Bytes())
 
 	f := newFSM(noFatal(t), newMetrics())
 	require.Zero(t, f.memberIndex())
@@ -310,10 +362,14 @@ func TestWhatASnapshotStandsFor(t *testing.T) {
 	f.Apply(logEntry(4, 1, 0, increment("r")))
 	require.EqualValues(t, 3, f.memberIndex())
 	require.Positive(t, f.logged.since())
-	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
+	require.NoError(t, f.Restore(io.NopCloser(bytes.NewReader(whole))))
 	require.Zero(t, f.memberIndex())
 	require.Zero(t, f.logged.since())
 	require.EqualValues(t, 9, f.applied())
+	f.Apply(logEntry(10, 1, 0, increment("s")))
+	require.NoError(t, f.Restore(io.NopCloser(bytes.NewReader(whole))))
+	require.EqualValues(t, 9, f.applied(), "and for nothing behind it")
+	require.EqualValues(t, 1, counterOf(f))
 }
 
 // Time is written often until the last lease may end, and no longer. Of a snapshot it is

@@ -205,9 +205,6 @@ func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
 	return c
 }
 
-// logCached is how many entries are kept in memory for followers.
-const logCached = 128
-
 // startRaft starts Raft, which panics where the log has a hole.
 func (n *Node) startRaft(notify chan<- bool) error {
 	err := durable.Guarded(func() error { return n.newRaft(notify) })
@@ -223,12 +220,18 @@ func (n *Node) startRaft(notify chan<- bool) error {
 func (n *Node) newRaft(notify chan<- bool) error {
 	n.disk.log.Kept = n.kept
 	c := n.raftConfig(notify)
-	cache, err := raft.NewLogCache(logCached, n.disk.log)
+	log, err := newRaftLog(n.disk.log)
 	if err != nil {
 		return err
 	}
-	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, n.fsm.applied, c.Logger)
-	r, err := raft.NewRaft(c, n.fsm, cache, n.disk.log, n.disk.snapshots, n.transport)
+	snapshots := &superseding{n.disk.snapshots, log, n.fatal}
+	if err := snapshots.begin(); err != nil {
+		return err
+	}
+	// Entries may be committed that wait to be applied, so the log is asked, too.
+	has := func(index, term uint64) bool { return log.holds(index, term) || index <= n.fsm.applied() }
+	n.transport = transport.NewRaft(n.ctx, n.port, n.cfg.TransportTimeout, n.cfg.TransportTimeout+closeWait/2, has, c.Logger)
+	r, err := raft.NewRaft(c, n.fsm, log, n.disk.log, snapshots, n.transport)
 	if r != nil {
 		n.raft = r // it runs, and is ended with the node
 	}

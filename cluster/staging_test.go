@@ -231,24 +231,6 @@ func TestADamagedEntryOfARestoreStopsTheNode(t *testing.T) {
 	}
 }
 
-// A snapshot that comes in after the state was replaced stands for nothing that
-// is counted now, and does not put off the next one.
-func TestASnapshotBegunBeforeARestoreCountsForNothing(t *testing.T) {
-	f := newFSM(noFatal(t), newMetrics())
-	f.Apply(logEntry(1, 1, 0, increment("1")))
-	late, err := f.Snapshot()
-	require.NoError(t, err)
-	other, err := f.Snapshot()
-	require.NoError(t, err)
-	var to sink
-	require.NoError(t, other.Persist(&to))
-	require.NoError(t, f.Restore(io.NopCloser(&to.Buffer)))
-	l := logEntry(2, 1, 0, increment("2"))
-	f.Apply(l)
-	require.NoError(t, late.Persist(new(sink)))
-	require.EqualValues(t, len(l.Data), f.logged.since())
-}
-
 // An entry of a restore is as long as its kind asks for, or it was damaged, and with all
 // that a piece may carry it is no longer than others; a kind that is not known is one of
 // another build.

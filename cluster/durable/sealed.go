@@ -86,8 +86,9 @@ func unseal(stored []byte) ([]byte, error) {
 //
 // It has no holes, and Raft is not told so (raft.MonotonicLogStore): it would
 // empty the log at every snapshot that it is sent, entries behind the snapshot
-// that the node has acknowledged included, and then read them. Here the log is
-// emptied when the first entry behind a hole is written.
+// that the node has acknowledged included, and then read them. Package cluster
+// empties it where a snapshot asks for that; at the latest it is emptied here, when
+// the first entry behind a hole is written.
 type sealedLog struct {
 	raft.LogStore
 	where string // its files

@@ -141,10 +141,11 @@ func (w *Watched) StoreLogs(l []*raft.Log) error {
 // DeleteRange implements raft.LogStore. Raft removes the beginning of the log,
 // for which a snapshot stands, and the end of it, where another leader has other
 // entries. It never means an entry that this node has applied, or knows to be
-// committed, by the end: two nodes would disagree from then on, and not know.
+// committed, by the end: two nodes would disagree from then on, and not know. Of an
+// empty log nothing is removed: Raft means what went for a snapshot.
 func (w *Watched) DeleteRange(from, to uint64) error {
 	last, err := w.LastIndex()
-	if err != nil {
+	if err != nil || last == 0 {
 		return err
 	}
 	if kept := w.Kept(); to >= last && from <= kept {
@@ -152,6 +153,15 @@ func (w *Watched) DeleteRange(from, to uint64) error {
 			from, to, kept, AdviceReplace))
 	}
 	return w.access("DeleteRange", func() error { return w.Store.DeleteRange(from, to) })
+}
+
+// Empty removes all entries, of which a snapshot stands for those that are kept, and
+// returns the index of the last one.
+func (w *Watched) Empty() (last uint64, err error) {
+	if last, err = w.LastIndex(); err != nil || last == 0 {
+		return last, err
+	}
+	return last, w.access("DeleteRange", func() error { return w.Store.DeleteRange(1, last) })
 }
 
 func (w *Watched) Set(k, v []byte) error {

@@ -155,6 +155,27 @@ func TestWhatMayBeRemoved(t *testing.T) {
 	}
 }
 
+// A log is emptied for a snapshot whatever is kept of it, and nothing is removed of it any
+// more: what Raft takes for its beginning is behind that snapshot.
+func TestNothingIsRemovedOfAnEmptyLog(t *testing.T) {
+	inner := raft.NewInmemStore()
+	for i := range uint64(10) {
+		require.NoError(t, inner.StoreLog(&raft.Log{Index: i + 1}))
+	}
+	w := &Watched{Store: parts{inner, notFound{}, closer{}}, Limit: time.Minute,
+		Kept: func() uint64 { return 7 }, Fatal: func(err error) { t.Error(err) }}
+	for _, before := range []uint64{10, 0} {
+		last, err := w.Empty()
+		require.NoError(t, err)
+		require.Equal(t, before, last)
+		last, err = w.LastIndex()
+		require.NoError(t, err)
+		require.Zero(t, last)
+		require.NoError(t, w.DeleteRange(1, 5))
+		require.NoError(t, w.DeleteRange(0, 0))
+	}
+}
+
 // A watched store answers what the store does, and has all the time once it has
 // answered.
 func TestWhatIsWatchedIsDone(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // issue 612). Here the wait ends, and Raft begins anew with that follower.
 //
 // And a follower takes whatever snapshot it is sent, also one of what it has
-// applied long ago, as a leader sends it who wakes up from waiting for a member
+// got long ago, as a leader sends it who wakes up from waiting for a member
 // that has been replaced meanwhile: it forgets what it applied since and who is a
 // member since, and cannot go on where its log does not reach back so far. Here
 // such a snapshot is answered as taken.
@@ -30,21 +30,22 @@ import (
 // connection of such a leader is closed.
 type Raft struct {
 	*raft.NetworkTransport
-	ctx     context.Context // of the node
-	limit   time.Duration   // for one message to get under way
-	applied func() uint64
-	asked   chan raft.RPC
+	ctx   context.Context // of the node
+	limit time.Duration   // for one message to get under way
+	has   func(index, term uint64) bool
+	asked chan raft.RPC
 }
 
 // NewRaft returns the transport of a node that ends with the context. An answer
 // may take as long as the timeout; as long as the limit may a message take to get
-// under way, and one that is being read stand still. What the node has applied is asked for with applied.
-func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, applied func() uint64, logger hclog.Logger) *Raft {
+// under way, and one that is being read stand still. Whether the node has an entry,
+// or a state behind it, is asked for with has.
+func NewRaft(ctx context.Context, p *Port, timeout, limit time.Duration, has func(index, term uint64) bool, logger hclog.Logger) *Raft {
 	t := &Raft{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream: stream{half{p, p.raft}, limit}, MaxPool: 4, Timeout: timeout, Logger: logger,
 		}),
-		ctx: ctx, limit: limit, applied: applied, asked: make(chan raft.RPC),
+		ctx: ctx, limit: limit, has: has, asked: make(chan raft.RPC),
 	}
 	go t.pass()
 	return t
@@ -59,7 +60,7 @@ func (t *Raft) pass() {
 	for {
 		select {
 		case rpc := <-t.NetworkTransport.Consumer():
-			if r, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok && r.LastLogIndex <= t.applied() {
+			if r, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok && t.has(r.LastLogIndex, r.LastLogTerm) {
 				go func() { // its connection alone waits for that
 					_, _ = io.Copy(io.Discard, rpc.Reader) // else it is taken for the next request
 					rpc.Respond(&raft.InstallSnapshotResponse{Term: r.Term, Success: true}, nil)

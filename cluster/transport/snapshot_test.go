@@ -17,16 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A snapshot of what a node has applied already does not reach Raft, which would
+// A snapshot of what a node has already does not reach Raft, which would
 // forget what came since; another one does.
 func TestAnOldSnapshotIsNotTaken(t *testing.T) {
 	port := newTestPort(newPipes(), "c")
 	defer port.Close()
 	port.Admitted()
-	r := NewRaft(t.Context(), port, 10*time.Second, 10*time.Second, func() uint64 { return 10 }, hclog.NewNullLogger())
+	r := NewRaft(t.Context(), port, 10*time.Second, 10*time.Second, func(index, term uint64) bool { return index == 10 && term == 2 }, hclog.NewNullLogger())
 	defer r.Close()
 	var got raft.InstallSnapshotResponse
-	old := &raft.InstallSnapshotRequest{Term: 3, LastLogIndex: 10, Size: 5}
+	old := &raft.InstallSnapshotRequest{Term: 3, LastLogIndex: 10, LastLogTerm: 2, Size: 5}
 	require.NoError(t, r.InstallSnapshot("n", "pipe:1", old, &got, strings.NewReader("state")))
 	require.True(t, got.Success)
 	require.Equal(t, uint64(3), got.Term)
@@ -36,7 +36,7 @@ func TestAnOldSnapshotIsNotTaken(t *testing.T) {
 		taken <- rpc.Command.(*raft.InstallSnapshotRequest).LastLogIndex
 		rpc.Respond(&raft.InstallSnapshotResponse{Term: 4}, nil)
 	}()
-	next := &raft.InstallSnapshotRequest{Term: 4, LastLogIndex: 11}
+	next := &raft.InstallSnapshotRequest{Term: 4, LastLogIndex: 11, LastLogTerm: 2}
 	require.NoError(t, r.InstallSnapshot("n", "pipe:1", next, &got, strings.NewReader("")))
 	require.Equal(t, uint64(11), <-taken)
 	require.Equal(t, uint64(4), got.Term)
@@ -51,7 +51,7 @@ func TestASnapshotThatStandsStill(t *testing.T) {
 		l := newPipes()
 		port := newTestPort(l, "c")
 		defer port.Close()
-		r := NewRaft(t.Context(), port, time.Minute, limit, func() uint64 { return 10 }, hclog.NewNullLogger())
+		r := NewRaft(t.Context(), port, time.Minute, limit, func(index, _ uint64) bool { return index <= 10 }, hclog.NewNullLogger())
 		defer r.Close()
 		hung := make(chan struct{})
 		for index := range uint64(2) {

@@ -143,12 +143,33 @@ func (h *host) serve(r *run, node *cluster.Node) (err error) {
 	return nil
 }
 
-// fatal notes why a node stopped by itself, which none may but one that crashed.
+// fatal notes why a node stopped by itself, which none may but one that crashed, and one
+// that only has to be started again.
 func (h *host) fatal(r *run, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !r.crashed {
+	switch {
+	case r.crashed:
+	case errors.Is(err, cluster.ErrSuperseded):
+		h.closed.Go(func() { h.again(r) })
+	default:
 		h.failed = append(h.failed, fmt.Errorf("%s at %v: %w", h.name, time.Now().UTC().Format(time.TimeOnly), err))
+	}
+}
+
+// again starts a node that ended by itself, as what watches over a service does.
+func (h *host) again(r *run) {
+	h.mu.Lock()
+	fell := h.run != r
+	h.mu.Unlock()
+	if fell {
+		return // whoever let it fall starts it
+	}
+	h.crash(false)
+	if err := h.start(entrance{}); err != nil && h.down() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.failed = append(h.failed, fmt.Errorf("%s does not start again: %w", h.name, err))
 	}
 }
 
