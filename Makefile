@@ -40,7 +40,7 @@ flips: ## flip 200 bits of stored logs with each log store, and every region of 
 	GOVNODE_FLIPS=200 $(GO) test -tags $(TAGS) ./cluster ./cluster/durable -run 'Flipped|EveryRegion' -v -count=1 -timeout 10m
 
 .PHONY: prove
-prove: needs ## all layers of the proof, and four seeded bugs: 14 minutes after building; the report: bin/prove/report.html
+prove: needs ## all layers of the proof, and four seeded bugs: 13 minutes after building; the report: bin/prove/report.html
 	$(GO) run -tags $(TAGS) ./test/prove
 
 .PHONY: prove-all

@@ -192,7 +192,7 @@ func (*backend) Name() string { return "opa" }
 
 // Evaluate implements engine.Backend. Only true allows; false and undefined
 // deny; any other value, a conflict between rules and the error of a built-in
-// function are errors.
+// function are errors, of rules that are looked at: OPA may end at one that is true.
 func (b *backend) Evaluate(ctx context.Context, in engine.BackendInput) (d engine.BackendDecision, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -27,6 +27,7 @@ type layer struct {
 	Is    string        // in a sentence
 	About time.Duration // that it takes
 
+	beside  bool   // it runs beside the next one, since it waits for most of its time
 	folder  string // of its test
 	pattern string // which tests of it
 	env     []string
@@ -110,8 +111,8 @@ func layers(mode string) ([]layer, error) {
 	}
 	switch mode {
 	case "normal": // as much of Redis as the ten minutes leave room for
-		onRedis.env, onRedis.wants, onRedis.About = []string{"GOVNODE_L2=1", "GOVNODE_L2_FOR=20s"}, nil, 40*time.Second
-		return []layer{l0, l1, l2, onRedis, l3, fuzz, seeded}, nil
+		onRedis.env, onRedis.wants, onRedis.About, onRedis.beside = []string{"GOVNODE_L2=1", "GOVNODE_L2_FOR=20s"}, nil, time.Minute, true
+		return []layer{l0, l1, l2, l3, onRedis, fuzz, seeded}, nil
 	case "long":
 		l1.env, l1.About = []string{"GOVNODE_L1=20m"}, 20*time.Minute
 		l2.env, l2.About = []string{"GOVNODE_L2=1", "GOVNODE_L2_FOR=10m"}, 10*time.Minute

@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -56,13 +58,25 @@ func prove(ctx context.Context, mode, dir, only string) (problems int, err error
 		}
 	}
 	r := Report{Mode: mode, Root: os.Geteuid() == 0, Started: time.Now().UTC().Truncate(time.Second), Built: time.Since(begun)}
-	for _, l := range all {
-		fmt.Printf("%-7s runs for about %v\n", l.Name, l.About)
-		r.Results = append(r.Results, l.run(ctx, bin, dir, r.Root))
-		fmt.Println(r.Results[len(r.Results)-1].summary())
+	for len(all) > 0 {
+		n := slices.IndexFunc(all, func(l layer) bool { return !l.beside }) + 1
+		if n == 0 {
+			n = len(all)
+		}
+		results := make([]Result, n)
+		var running sync.WaitGroup
+		for i, l := range all[:n] {
+			fmt.Printf("%-7s runs for about %v\n", l.Name, l.About)
+			running.Go(func() { results[i] = l.run(ctx, bin, dir, r.Root) })
+		}
+		running.Wait()
+		for _, x := range results {
+			fmt.Println(x.summary())
+		}
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
+		r.Results, all = append(r.Results, results...), all[n:]
 	}
 	r.Took = time.Since(r.Started)
 	for _, x := range r.Results {
