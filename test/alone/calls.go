@@ -102,13 +102,15 @@ func (s *script) batch(step string, ops ...*v1.Operation) (results []*v1.Operati
 	for i, o := range ops {
 		o.Tag = uint64(10 + i)
 	}
+	tries := 0
 	for range asks {
 		res, ok := done(s, step+" in a batch", func(ctx context.Context, n *node) (*v1.BatchCallsResponse, error) {
 			return n.calls.BatchCalls(ctx, &v1.BatchCallsRequest{Operations: ops})
 		})
-		if !ok {
+		if tries += s.tries; !ok {
 			return nil
 		}
+		s.tries = tries // of all
 		s.wrong(len(res.Results) != len(ops), "%d operations have %d results: %v", len(ops), len(res.Results), res)
 		without := false
 		for i, r := range res.Results {
