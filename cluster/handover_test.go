@@ -30,6 +30,18 @@ func (c *withoutRaft) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// cutOffRaft has a node send those members nothing of Raft, and all else, while cut says so.
+func cutOffRaft(cfg *Config, cut func(to string) bool) {
+	dial := cfg.Dial
+	cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+		conn, err := dial(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		return &withoutRaft{Conn: conn, cut: func() bool { return cut(to) }}, nil
+	}
+}
+
 // Who is asked to hand leadership to a member that is down, or that lacks entries and cannot be
 // sent them now, does not: nothing could be changed until that member has them. Once it has, it
 // leads.
@@ -38,14 +50,7 @@ func TestLeadershipIsHandedToWhoHasEverything(t *testing.T) {
 	var behind atomic.Value // the address of a member that is sent no entries
 	c := newCluster(t, 3, func(cfg *Config) {
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 2*time.Second, 2*time.Second, 2*time.Second
-		dial := cfg.Dial
-		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
-			conn, err := dial(ctx, to)
-			if err != nil {
-				return nil, err
-			}
-			return &withoutRaft{Conn: conn, cut: func() bool { return behind.Load() == to }}, nil
-		}
+		cutOffRaft(cfg, func(to string) bool { return behind.Load() == to })
 	})
 	leader, late := c.leader(), c.follower()
 	down := c.follower(late)
@@ -97,14 +102,7 @@ func TestATransferToNobody(t *testing.T) {
 	var cut atomic.Bool // Raft, and nothing else
 	c := newCluster(t, 3, func(cfg *Config) {
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 4*time.Second, 4*time.Second, 4*time.Second
-		dial := cfg.Dial
-		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
-			conn, err := dial(ctx, to)
-			if err != nil {
-				return nil, err
-			}
-			return &withoutRaft{Conn: conn, cut: cut.Load}, nil
-		}
+		cutOffRaft(cfg, func(string) bool { return cut.Load() })
 	})
 	leader := c.leader()
 	isolate := func(now bool) {
