@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -32,15 +33,18 @@ func TestOneNodeIsNotCountedAsTwo(t *testing.T) {
 	c := newCluster(t, 5, func(cfg *Config) {
 		dial, from := cfg.Dial, cfg.Address
 		cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
-			if m := now.Load(); m != nil {
-				if m.who == from && m.looks[to] != "" {
-					to = m.looks[to]
-				}
-				if m.inside[from] != m.inside[to] {
-					return nil, fmt.Errorf("%s does not reach %s", from, to)
-				}
+			if m := now.Load(); m != nil && m.who == from && m.looks[to] != "" {
+				to = m.looks[to]
 			}
-			return dial(ctx, to)
+			conn, err := dial(ctx, to)
+			if err != nil {
+				return nil, err
+			}
+			// Asked now, so that no connection that was under way meanwhile stays.
+			if m := now.Load(); m != nil && m.inside[from] != m.inside[to] {
+				return nil, errors.Join(fmt.Errorf("%s does not reach %s", from, to), conn.Close())
+			}
+			return conn, nil
 		}
 	})
 	leader := c.leader()
