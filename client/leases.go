@@ -315,10 +315,10 @@ func (k *leases) lose(l *Lease, reason string) {
 		return // it is being given back: that it is gone is what was wanted
 	}
 	l.state = Lost
+	l.endContext(ErrLeaseLost) // before it is told, so that who hears of it finds it ended
 	if l.lost != nil {
 		close(l.lost)
 	}
-	l.endContext(ErrLeaseLost)
 	loss := Loss{Pool: l.ref.pool, Session: l.ref.session, ID: l.ref.id, Token: l.ref.token, Reason: reason}
 	k.c.cfg.Logger.Warn("govnode: lease lost", "pool", loss.Pool, "session", loss.Session, "id", loss.ID, "reason", reason)
 	if k.c.cfg.OnLost != nil {
