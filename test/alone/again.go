@@ -46,6 +46,9 @@ func again[R any](s *script, first R, asked time.Time, ask func(context.Context,
 	ctx, cancel := context.WithTimeout(s.ctx, soon)
 	defer cancel()
 	second, err := ask(ctx, s.nodes[s.rng.IntN(len(s.nodes))])
+	if err != nil {
+		s.tries++ // a node may know of it by this one
+	}
 	if time.Since(asked) > soon {
 		return
 	}
@@ -107,6 +110,9 @@ func lasting(m proto.Message) proto.Message {
 			}
 		case *v1.SignalResponse:
 			x.Closed, x.Released = 0, 0 // so far
+			if x.Signal != nil {
+				x.Signal.Swept = false // likewise
+			}
 		}
 		m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 			switch {

@@ -200,10 +200,10 @@ func told[R any](s *script, step string, ask func(context.Context, *node) (R, er
 		return answer, "", false
 	}
 	s.last = step
+	begun := time.Now() // an attempt whose answer was lost may be what was carried out
 	for s.tries = 1; s.tries <= asks; s.tries++ {
 		at := s.nodes[s.rng.IntN(len(s.nodes))]
 		asking, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-		begun := time.Now()
 		res, err := ask(asking, at)
 		cancel()
 		if err == nil {

@@ -248,6 +248,9 @@ func lapsed(s *script) {
 			}
 			continue
 		}
+		if how != 1 && x.State == v1.ApprovalState_APPROVAL_STATE_USED {
+			return // the call came back by an attempt that was late
+		}
 		if how == 0 && x.State == v1.ApprovalState_APPROVAL_STATE_APPROVED {
 			s.wrong(!x.ByTimeout || len(x.Ballots) > 0 || x.OnTimeout != v1.OnTimeout_ON_TIMEOUT_ALLOW, "the approval is %v", x)
 			res := s.begin(req)

@@ -3,6 +3,7 @@ package alone
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +131,10 @@ func follow(s *script) {
 				}
 			}
 			// Of who has no place in the cursor yet nothing is told but that he is silent.
-			silent, gaps = len(m.Unreachable) > 0, gaps || m.Gap != nil || len(m.Unreachable) > 0 && len(decisions) == 0
+			silent, gaps = len(m.Unreachable) > 0, gaps || m.Gap != nil
+			for _, n := range m.Unreachable {
+				gaps = gaps || !strings.Contains(","+m.Cursor, ","+n+":")
+			}
 			mu.Unlock()
 			if once {
 				return nil

@@ -31,7 +31,6 @@ const (
 	passes   fate = iota
 	cutOff        // nobody could be reached
 	unheard       // it has arrived, and its answer is lost
-	hangs         // it is not heard of until its caller gives up
 	busied        // a node says that it is OVERLOADED
 	rationed      // a node says that a quota of so much a second leaves no room
 	spent         // a node says that another quota leaves none

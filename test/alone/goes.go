@@ -180,7 +180,8 @@ func goes(s *script, g Going) {
 			s.wrong(g.InOrder && took > handsWithin, "%s was sent away after %v: %v", p, took, err)
 		case text := <-p.wrong:
 			s.wrong(true, "%s %s", p, text)
-		case <-p.token:
+		case token := <-p.token:
+			p.token <- token // whoever waits for a rate may come to his turn at any time
 			s.wrong(p.free != nil, "%s was admitted although another holds the slot", p)
 		case <-time.After(2 * endsWithin):
 			s.wrong(true, "%s hears nothing of it", p)

@@ -246,7 +246,7 @@ rules:
 			return
 		}
 		s.last = "follow " + what
-		ctx, stop := context.WithTimeout(s.ctx, 6*time.Second)
+		ctx, stop := context.WithTimeout(s.ctx, 12*time.Second)
 		defer stop()
 		again := follow(ctx, req)
 		defer func() {
@@ -260,8 +260,13 @@ rules:
 			}
 			m := next(again)
 			if m == nil || m.Gap != nil {
+				gap := m != nil
 				drain() // that is heard by who has listened all the time, if the node is the same
-				if still := next(messages); s.over || m != nil || still == nil {
+				if still := next(messages); s.over || gap || still == nil {
+					s.over = true
+					return
+				}
+				if m = next(again); m == nil { // it may all be late; where one event is missing another comes
 					s.over = true
 					return
 				}

@@ -389,7 +389,7 @@ func taken(s *script) {
 	for _, x := range all {
 		if x.fate == kept && x.State() != client.Lost {
 			s.wrong(x.State() != client.Ended || len(told.of(x.ID)) > 0, "%s was given back by Close, and is %v", fmt.Sprint(x.Loss), x.State())
-			s.wrong(x.cancels && !errors.Is(context.Cause(x.Context()), client.ErrClosed), "the client is closed, and a context has ended for %v", context.Cause(x.Context()))
+			s.wrong(x.cancels && !errors.Is(context.Cause(x.Context()), client.ErrClosed) && s.ctx.Err() == nil, "the client is closed, and a context has ended for %v", context.Cause(x.Context()))
 		}
 	}
 	s.wrong(told.number() > lost+2, "Close has lost %v", told.told)

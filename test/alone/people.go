@@ -205,6 +205,8 @@ func waits(s *script) {
 	}
 	// Both may wait from the start, so that it does not matter how often one is heard of.
 	begin := func(req *v1.BeginCallRequest, want v1.Outcome) *v1.BeginCallResponse {
+		s.good = time.Now().Add(9 * time.Second) // nobody renews its place
+		defer func() { s.good = time.Time{} }()
 		res := s.batch("begin what may wait", &v1.Operation{Op: &v1.Operation_Begin{Begin: req}, Timeout: durationpb.New(20 * time.Millisecond)})
 		if s.over {
 			return nil

@@ -48,6 +48,7 @@ func queue(s *script) {
 	}()
 	ctx, stop := context.WithCancel(s.ctx)
 	defer stop()
+	came := time.Now()
 	for i, priority := range []int32{1, 0, 1} {
 		w := waiter{s.id(), make(chan *v1.AcquireSlotResponse, 1)}
 		at, req := s.nodes[s.rng.IntN(len(s.nodes))], acquire(w.id, priority, 5*time.Minute)
@@ -78,6 +79,7 @@ func queue(s *script) {
 	if s.over {
 		return
 	}
+	s.good = came.Add(9 * time.Second) // a place of which nobody hears lapses, and its node may be gone
 	for i, w := range res.Waiters {
 		s.wrong(i >= len(line) || w.SlotId != line[i].id || w.Position != int32(i+1) || w.Holder != s.own || w.Label != "label "+w.SlotId || w.Weight != 1,
 			"the waiters are %v, want %v", res.Waiters, line)
@@ -241,6 +243,7 @@ func leave(s *script) {
 	s.outcome(s.begin(first), v1.Outcome_OUTCOME_ADMITTED)
 	req := s.call("one")
 	req.Wait = durationpb.New(5 * time.Minute)
+	s.good = time.Now().Add(9 * time.Second) // nobody renews its place
 	res := s.batch("begin what waits", &v1.Operation{Op: &v1.Operation_Begin{Begin: req}, Timeout: durationpb.New(20 * time.Millisecond)})
 	if s.over {
 		return
@@ -255,6 +258,7 @@ func leave(s *script) {
 		return
 	}
 	same(s, "the outcome", left.Outcome, v1.Outcome_OUTCOME_CANCELLED)
+	s.good = time.Time{}
 	want := &account{tools: map[string]int32{"one": 1}, open: []string{first.CallId}}
 	want.Attempts, want.Calls = 2, 1
 	s.see(want, v1.SessionState_SESSION_STATE_OPEN)

@@ -304,11 +304,10 @@ func (o *operator) hands() {
 			kept++ // it may have stepped down of itself, once
 		}
 		o.wrong(kept > 1, "the leadership of %s was handed over to another, and it has it again", l.name)
-		if later != term+1 || now == l {
-			continue // somebody has called another election
+		if later == term+1 && now != l { // else somebody has called another election
+			o.wrong(req.Node != "" && now.name != req.Node, "the leadership of %s was handed over to %s, and %s has it", l.name, req.Node, now.name)
+			o.wrong(res.Leader != "" && res.Leader != now.name, "%s says that %s leads behind a transfer from %s to %s", by.name, res.Leader, l.name, now.name)
 		}
-		o.wrong(req.Node != "" && now.name != req.Node, "the leadership of %s was handed over to %s, and %s has it", l.name, req.Node, now.name)
-		o.wrong(res.Leader != "" && res.Leader != now.name, "%s says that %s leads behind a transfer from %s to %s", by.name, res.Leader, l.name, now.name)
 		if o.fleet.ready(healWithin) != nil {
 			o.over = true
 		}
