@@ -89,6 +89,11 @@ func (n *nemesis) run(ctx context.Context) {
 			k, pick := deck[0], n.rng.Uint64()
 			deck = deck[1:]
 			lasts := 300*time.Millisecond + time.Duration(n.rng.Int64N(int64(3*time.Second)))
+			if k.name == leaderKilled { // it is measured, so that nothing is to be wrong beside it
+				under.Wait()
+				_ = n.cluster.Ready(5 * time.Second) // else it is measured all the same, and says so
+				sleep(ctx, time.Second)
+			}
 			if ctx.Err() != nil {
 				break
 			}
@@ -100,9 +105,7 @@ func (n *nemesis) run(ctx context.Context) {
 
 // befall lets one fault happen for a while, and mends it.
 func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Duration) {
-	if k.name == leaderKilled {
-		n.calm(ctx)
-	} else {
+	if k.name != leaderKilled {
 		n.mu.Lock()
 		n.others, n.under = append(n.others, time.Now()), n.under+1
 		n.mu.Unlock()
@@ -128,18 +131,6 @@ func (n *nemesis) befall(ctx context.Context, k kind, pick uint64, lasts time.Du
 		}
 		if err := n.audits.Keep(x); err != nil {
 			n.broke(err)
-		}
-	}
-}
-
-// calm waits for a while until nothing is under way.
-func (n *nemesis) calm(ctx context.Context) {
-	for end := time.Now().Add(5 * time.Second); ctx.Err() == nil && time.Now().Before(end); sleep(ctx, 10*time.Millisecond) {
-		n.mu.Lock()
-		under := n.under
-		n.mu.Unlock()
-		if under == 0 {
-			return
 		}
 	}
 }

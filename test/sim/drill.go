@@ -67,10 +67,10 @@ func (f *fleet) drill(w *worker, outage, ordered bool) (done bool, broken []chec
 		return false, nil
 	}
 	at := time.Now()
-	if !f.hand(first.name) {
+	const most = drillTTL + leaseEnds
+	if !f.hand(first.name) || time.Since(at) > most/2 { // likewise
 		return false, nil
 	}
-	const most = drillTTL + leaseEnds
 	if l := f.leader(); l != nil && (!took(l, newID(), most-time.Since(at)) || time.Since(at) > most) {
 		broken = append(broken, check.Violation{Check: "lapse", Text: fmt.Sprintf("a slot of %v whose holder was killed came free %v after it was granted, or not by then, with a leader that leads once more", drillTTL, time.Since(at))})
 	}

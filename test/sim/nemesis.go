@@ -513,6 +513,9 @@ func (n *nemesis) others(h *host) (e entrance) {
 	return e
 }
 
+// heldMost is longer than any fault holds what is sent.
+const heldMost = 6 * time.Second
+
 // restore saves the state and restores it, while nobody works: so nothing is
 // lost by it but leases, and what is changed here meanwhile, of which who may do what
 // stays.
@@ -522,7 +525,7 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 		return nil
 	}
 	defer n.victims.rest()()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
 	for _, w := range n.workers {
 		w.turn <- struct{}{}
@@ -533,6 +536,7 @@ func (n *nemesis) restore(rng *rand.Rand) func() {
 	}
 	w := n.workers[rng.IntN(len(n.workers))]
 	mayDo := w.lateAccess(rng)
+	time.Sleep(heldMost) // what nobody knows the outcome of may be in a link still, and must not come between
 	mayDo.before(ctx)
 	var b bytes.Buffer
 	if node.Save(ctx, &b) != nil {

@@ -120,7 +120,7 @@ func Run(s Setting) (report Report, err error) {
 		}
 	}
 	whole := time.Now()
-	violated("heal", f.ready(healWithin))
+	violated("heal", f.ready(max(healWithin, 4*s.Heartbeat))) // who has heard a leader votes for no other for up to twice that
 	report.Took[healed] = append(report.Took[healed], time.Since(whole))
 	time.Sleep(n.weather.settle + calm)
 	stop()

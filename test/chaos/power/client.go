@@ -278,17 +278,21 @@ func (w *worker) call(ctx context.Context) {
 		}
 		w.session = o.ID
 	}
-	o := check.Op{Kind: check.Begin, Object: w.session, ID: newID()}
+	o, lost := check.Op{Kind: check.Begin, Object: w.session, ID: newID()}, false
 	w.send(ctx, &o, func(ctx context.Context, node connection) error {
 		res, err := node.calls.BeginCall(ctx, &v1.BeginCallRequest{SessionId: w.session, CallId: o.ID, Tool: "t", Ttl: durationpb.New(slotTTL)})
 		if err == nil {
 			if o.Granted, o.Index = res.Outcome == v1.Outcome_OUTCOME_ADMITTED, res.Index; !o.Granted {
 				o.Text = res.Outcome.String() + " " + res.Reason
 			}
+			lost = res.Outcome == v1.Outcome_OUTCOME_LEASE_LOST // let in by an attempt before, and run out since
 		}
 		return err
 	})
 	w.done(o)
+	if lost {
+		w.begun++
+	}
 	if !o.Granted {
 		return
 	}

@@ -354,23 +354,14 @@ func (j *judge) asked(id string) time.Duration {
 }
 
 // acknowledged holds that what clients know to be applied has a line, unless a node ended
-// while they waited for it: then they have its answer from another.
+// about then: it may have been what carried it out, and they have the answer of another.
 func (j *judge) acknowledged(h check.History) {
 	for _, o := range h.Ops {
 		applied := o.Outcome == check.Applied && (o.Kind == check.Increment || o.Granted)
-		if id := key(o.Kind, o.ID); applied && !j.about[id] && !j.Trail.about[id] && !j.within(o.Call, o.Return) {
+		if id := key(o.Kind, o.ID); applied && !j.about[id] && !j.Trail.about[id] && !j.ended(o.Call, o.Return) {
 			j.violated("audit", "it was acknowledged, and no node has a line of it: %v", o)
 		}
 	}
-}
-
-func (j *judge) within(from, until time.Duration) bool {
-	for _, d := range j.deaths {
-		if d.until >= from && d.from <= until {
-			return true
-		}
-	}
-	return false
 }
 
 // tampered changes a letter of one line, which has to be found.
