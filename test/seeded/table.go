@@ -47,7 +47,7 @@ var Bugs = []Bug{
 	{"audit-gap", "an audit line is dropped where it cannot be written, and its decision is told", L1, []string{"audit"}, nil},
 	{"blind-set", "a value is set whatever version it has by now", L1, []string{"counters", "linearizable", "ledger"}, nil},
 	{"append-over", "items are put where the node took a list to end, over those of others", L1, []string{"lists", "counters"}, nil},
-	{"sweep-early", "the sessions of a KILL are looked for in the state that the node has", L1, []string{"signals"}, []string{"one way", "slow links", "deaf node"}},
+	{"sweep-early", "the sessions of a KILL are looked for in the state that the node has", L1, []string{"signals"}, nil},
 	{"claim-unpaid", "a call that waits is let in by its claim, whatever is left of its budgets", L1, []string{"budgets"}, nil},
 	{"no-sync", "entries are acknowledged before they are on the disk", L3, []string{"lost", "order", "counters", "ledger"}, nil},
 }

@@ -143,7 +143,8 @@ func (f *fleet) late(ctx context.Context, w *worker) {
 }
 
 // behind lets a node that does not lead be slow to write, so that it applies late and one after
-// another what is acknowledged without it, and reads from it what was acknowledged last.
+// another what is acknowledged without it, and reads from it what was acknowledged last. Then
+// it is told to kill whose session it does not have yet.
 func (f *fleet) behind(ctx context.Context, w *worker) {
 	l := f.leader()
 	if l == nil {
@@ -163,14 +164,33 @@ func (f *fleet) behind(ctx context.Context, w *worker) {
 		time.Sleep(time.Duration(w.rng.IntN(150)) * time.Millisecond) // else it applies all of them at once
 	}
 	reads.Wait()
+	w.killedAt(ctx, leads, at)
 	mend()
 }
 
-// deaf lets a node that does not lead hear nothing of the others for longer than it keeps a
-// request that it can hand to nobody. What it has been asked for comes to the leader, and the
-// answer does not come back.
+// deaf lets a node that does not lead hear nothing of the others for a while, and for longer
+// than it keeps a request that it can hand to nobody. What it has been asked for comes to the
+// leader, and the answer does not come back. Without an id it is not sent again.
 func (f *fleet) deaf(ctx context.Context, w *worker) {
+	f.hearsNothing(w, 3*time.Second, func(at int, under *sync.WaitGroup) {
+		under.Go(func() { w.onceAt(ctx, w.counters[at]) })
+	})
+	if f.ready(healWithin) != nil {
+		return
+	}
 	const lasts = 9 * time.Second
+	f.hearsNothing(w, lasts, func(at int, under *sync.WaitGroup) {
+		for i := range 4 {
+			o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[i%len(counters)], ID: newID(), Amount: 1, Call: w.recorder.now()}
+			under.Go(func() { w.recorder.done(w.sendFor(ctx, 2*lasts, w.counters[at], o, false)) })
+			time.Sleep(time.Duration(w.rng.IntN(500)) * time.Millisecond)
+		}
+	})
+}
+
+// hearsNothing lets a node that does not lead hear nothing of the others for a time from when
+// it was asked, and waits for who has asked.
+func (f *fleet) hearsNothing(w *worker, lasts time.Duration, ask func(at int, under *sync.WaitGroup)) {
 	l := f.leader()
 	if l == nil {
 		return
@@ -178,11 +198,7 @@ func (f *fleet) deaf(ctx context.Context, w *worker) {
 	at := (slices.Index(f.hosts, l) + 1 + w.rng.IntN(len(f.hosts)-1)) % len(f.hosts)
 	mend := f.network.hold(links(f.hosts[at].name, f.names(), false, true)...)
 	var under sync.WaitGroup
-	for i := range 4 {
-		o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[i%len(counters)], ID: newID(), Amount: 1, Call: w.recorder.now()}
-		under.Go(func() { w.recorder.done(w.sendFor(ctx, 2*lasts, w.counters[at], o, false)) })
-		time.Sleep(time.Duration(w.rng.IntN(500)) * time.Millisecond)
-	}
+	ask(at, &under)
 	time.Sleep(lasts)
 	mend()
 	under.Wait()

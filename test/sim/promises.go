@@ -11,6 +11,7 @@ import (
 
 	"example.com/govnode/client"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/test/check"
 )
 
@@ -29,13 +30,15 @@ func (r *recorder) broke(name, format string, args ...any) {
 }
 
 // once adds to a counter of its own without an id: nobody may send that again.
-func (w *worker) once(ctx context.Context) {
+func (w *worker) once(ctx context.Context) { w.onceAt(ctx, w.node()) }
+
+func (w *worker) onceAt(ctx context.Context, node govnodev1connect.CounterServiceClient) {
 	id := newID()
 	o := check.Op{Client: w.name, Kind: check.Increment, Object: "once-" + id, ID: "once-" + id, Amount: 1, Call: w.recorder.now()}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	w.recorder.begun(o)
-	res, err := w.node().Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: "1", Client: w.name})
+	res, err := node.Increment(ctx, &v1.IncrementRequest{Key: o.Object, Amount: "1", Client: w.name})
 	o.Return, o.Text = w.recorder.now(), text(err)
 	switch {
 	case err == nil:

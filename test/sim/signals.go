@@ -6,6 +6,7 @@ import (
 
 	"example.com/govnode/client"
 	v1 "example.com/govnode/proto/govnode/v1"
+	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/test/check"
 )
 
@@ -14,8 +15,11 @@ import (
 
 // signal sends a signal to any node, once.
 func (w *worker) signal(ctx context.Context, kind check.Kind, agent string) (applied bool) {
+	return w.signalAt(ctx, w.sessions[w.rng.IntN(len(w.sessions))], kind, agent)
+}
+
+func (w *worker) signalAt(ctx context.Context, node govnodev1connect.SessionServiceClient, kind check.Kind, agent string) (applied bool) {
 	o := check.Op{Client: w.name, Kind: kind, Object: agent, ID: newID(), Call: w.recorder.now()}
-	node := w.sessions[w.rng.IntN(len(w.sessions))]
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	w.recorder.begun(o)
@@ -79,8 +83,19 @@ func (w *worker) killed(ctx context.Context) {
 	}
 	w.recorder.done(o)
 	w.signal(ctx, check.Kill, agent)
+	w.call(ctx, s, 0)
 	if call != nil {
 		_ = call.End(ctx, client.Succeeded) // mostly its lease was lost
+	}
+	w.lift(ctx, agent)
+}
+
+// killedAt kills an agent at one node whose session was opened at another just before.
+func (w *worker) killedAt(ctx context.Context, opened, killed int) {
+	agent := w.name + doomed
+	create := &v1.CreateSessionRequest{SessionId: agent + "-" + newID(), AgentId: agent, Policy: &v1.PolicyRef{Ref: &v1.PolicyRef_Name{Name: policyName}}}
+	if _, err := w.sessions[opened].CreateSession(ctx, create); err == nil {
+		w.signalAt(ctx, w.sessions[killed], check.Kill, agent)
 	}
 	w.lift(ctx, agent)
 }
