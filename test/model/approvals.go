@@ -225,6 +225,7 @@ func (s *space) ask(c *session.Begin, x *sess, r *session.Result) (session.Code,
 	}
 	if before != nil && before.end == approval.Cancelled && !before.approved {
 		a.votes, a.by = before.votes, before.by
+		a.allow = a.allow && a.votesFor(false) == 0
 	}
 	s.approvals[id] = a
 	x.open = append(x.open, &held{
