@@ -32,9 +32,6 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) error {
 	return n.change(ctx, func(ctx context.Context, _ *leadership) error {
 		return ask(n.cfg.Address, func() error { return n.transferHere(ctx, id) })
 	}, func(ctx context.Context, leader string) error {
-		if _, to := n.raft.LeaderWithID(); id != "" && string(to) == id {
-			return nil
-		}
 		return ask(leader, func() error {
 			_, err := n.peers.At(leader).TransferLeadership(ctx, &nodev1.TransferLeadershipRequest{Node: id})
 			return sent(err)

@@ -127,3 +127,31 @@ func TestATransferToNobody(t *testing.T) {
 	require.NoError(t, leader.TransferLeadership(within(t, 30*time.Second), ""))
 	require.Eventually(t, func() bool { return c.leader() != leader }, 20*time.Second, time.Millisecond)
 }
+
+// Who still takes a former leader for the present one has it lead again, and does not say
+// that it leads.
+func TestATransferToAFormerLeader(t *testing.T) {
+	t.Parallel()
+	var behind atomic.Value // the address of a member that hears nothing of Raft
+	c := newCluster(t, 3, func(cfg *Config) {
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 4*time.Second, 4*time.Second, 4*time.Second
+		cutOffRaft(cfg, func(to string) bool { return behind.Load() == to })
+	})
+	leader, late := c.leader(), c.follower()
+	next := c.follower(late)
+	behind.Store(late.Address())
+	require.NoError(t, leader.TransferLeadership(within(t, 20*time.Second), next.cfg.ID))
+	require.Eventually(t, next.Leader, 20*time.Second, time.Millisecond)
+	answer := make(chan error, 1)
+	go func() { answer <- late.TransferLeadership(within(t, 30*time.Second), leader.cfg.ID) }()
+	select {
+	case <-time.After(100 * time.Millisecond): // it has asked the former leader
+	case err := <-answer:
+		require.NoError(t, err)
+		require.True(t, leader.Leader(), "it was said to lead")
+		return
+	}
+	behind.Store("")
+	require.NoError(t, <-answer)
+	require.Eventually(t, leader.Leader, 20*time.Second, time.Millisecond)
+}

@@ -182,7 +182,7 @@ func (s clusterService) TransferLeadership(ctx context.Context, req *v1.Transfer
 	}
 	heard := c.LeaderAPI() != was // else this node may still take the former leader for the present one
 	status, err := c.Status(ctx)
-	if err != nil || !heard && status.Leader != req.Node {
+	if err != nil || status.Leader != req.Node && (req.Node != "" || !heard) {
 		status.Leader = "" // the leadership has moved all the same
 	}
 	return &v1.TransferLeadershipResponse{Leader: status.Leader}, nil

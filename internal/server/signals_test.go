@@ -232,6 +232,59 @@ func TestKillIsSweptByOthers(t *testing.T) {
 	require.Nil(t, next.signal("CONTINUE", nil).Signal)
 }
 
+// A lateLook is a store at which whoever looks at everything waits while there is something
+// to wait for.
+type lateLook struct {
+	*storage.Memory
+	hold   atomic.Pointer[chan struct{}]
+	looks  chan struct{} // one who waits
+	rounds chan struct{} // one who asks for what is to be swept
+}
+
+func (l *lateLook) View(ctx context.Context, r storage.Read) (storage.View, error) {
+	if hold := l.hold.Load(); hold != nil {
+		select {
+		case l.looks <- struct{}{}:
+		default:
+		}
+		<-*hold
+	}
+	return l.Memory.View(ctx, r)
+}
+
+func (l *lateLook) Unswept(ctx context.Context) []session.Key {
+	select {
+	case l.rounds <- struct{}{}:
+	default:
+	}
+	return l.Memory.Unswept(ctx)
+}
+
+// A node that is late with a KILL which another has swept closes no session that was opened
+// behind its CONTINUE.
+func TestKillIsSweptLate(t *testing.T) {
+	store := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	late := &lateLook{Memory: store, looks: make(chan struct{}, 1), rounds: make(chan struct{})}
+	n := startOn(t, late)
+	n.putPolicy(policy()...)
+	n.session("s")
+	hold := make(chan struct{})
+	late.hold.Store(&hold)
+	kill := &session.Signal{NS: "default", By: session.Maker{Client: "c"}, Target: session.Target{Scope: session.Everything}, Signal: session.Kill, Reason: "all"}
+	require.NoError(t, store.Apply(t.Context(), kill)[0].Failure())
+	<-late.looks
+	other := startOn(t, store)
+	eventually(t, "it is swept", func() bool { return len(store.Unswept(t.Context())) == 0 })
+	require.Equal(t, "killed: all", other.getSession("s").ClosedReason)
+	require.Nil(t, other.signal("CONTINUE", nil).Signal)
+	other.session("next")
+	late.hold.Store(nil)
+	close(hold)
+	<-late.rounds // it has done with it
+	require.Equal(t, v1.SessionState_SESSION_STATE_OPEN, other.getSession("next").State)
+}
+
 // A KILL closes what it was sent for, and not another's session that has the id of one by the
 // time that it is closed.
 func TestKillOfAnIDThatIsOpenedAnew(t *testing.T) {

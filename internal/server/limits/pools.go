@@ -195,7 +195,11 @@ func (h *holders) of(holder string) (who, sess, slot, tool string) {
 	if !ok {
 		// A listing is for people: a session that cannot be read is left
 		// without its agent.
-		found, err := h.s.Store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), storage.Nearby)
+		read := storage.Nearby
+		if _, ok := h.s.Store.Reader.(storage.Gatherer); ok {
+			read = storage.Latest // what is near is not as new there as the pool that was read before
+		}
+		found, err := h.s.Store.Get(h.ctx, session.SessionKey(input.Namespace(h.ctx), maker), read)
 		if err == nil {
 			x, _ = found.Record.(*session.Session)
 		}

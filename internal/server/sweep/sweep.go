@@ -151,6 +151,11 @@ func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done D
 		if unread != nil {
 			return done, cmp.Or(err, unread)
 		}
+		// Asked behind the look: another node may have swept it since, and sessions been
+		// opened behind a CONTINUE. While it stands unswept none are.
+		if stands, unread := s.stands(ctx, ns, h); unread != nil || !stands {
+			return done, cmp.Or(err, unread)
+		}
 		cmds := make([]*session.Close, len(found))
 		for i, e := range found {
 			cmds[i] = closing(e.Key, e.Record.(*session.Session), h.Reason)
@@ -168,6 +173,15 @@ func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done D
 		return done, err
 	}
 	return done, s.apply(ctx, &session.Swept{NS: ns, Target: h.Target, Number: h.Number})
+}
+
+// stands reports whether a KILL has sessions to close still.
+func (s *Sweeper) stands(ctx context.Context, ns string, h *session.Halt) (bool, error) {
+	found, err := s.store.Get(ctx, session.SignalsKey(ns), storage.Latest)
+	x, _ := found.Record.(*session.Signals)
+	return x != nil && slices.ContainsFunc(x.Halts, func(now session.Halt) bool {
+		return now.Signal == session.Kill && !now.Swept && now.Target == h.Target && now.Number == h.Number
+	}), err
 }
 
 // Session closes one session that was killed.
