@@ -95,7 +95,9 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 		var again batch
 		for i := range b.commands {
 			a := &answers[b.at[i]]
-			*a = tried[i]
+			if a != &tried[i] {
+				*a = tried[i]
+			}
 			if final, maybe := settle(&b.commands[i], b.maybe[i], a); !final {
 				again.add(b.commands[i], b.at[i])
 				again.maybe[len(again.maybe)-1] = maybe

@@ -175,7 +175,9 @@ func (e *entry) answer(results []session.Result, index uint64) {
 	for _, g := range e.groups {
 		for i := range g.answers {
 			if a := &g.answers[i]; !answered(a) {
-				*a, results = storage.Done(results[0], index), results[1:]
+				// In place: results are large, and many.
+				a.Outcome, a.Result, a.Index = storage.Applied, results[0], index
+				results = results[1:]
 			}
 		}
 		close(g.done)

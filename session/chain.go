@@ -107,7 +107,9 @@ type linking struct {
 }
 
 func (s *State) startLink(c Command) {
-	s.link = linking{}
+	if s.link.key.kind != 0 {
+		s.link = linking{}
+	}
 	a := c.Authority()
 	if a == nil || a.Audited == (Digest{}) {
 		return
@@ -128,9 +130,12 @@ func (s *State) writes(k ref) {
 // answered, repeats, and refusals that count nothing. A request that nobody remembers
 // has one if it was carried out.
 func (s *State) endLink(r *Result) {
+	if s.link.audited == (Digest{}) {
+		return
+	}
 	l := s.link
 	s.link = linking{}
-	if l.audited == (Digest{}) || r.Code.Failure() || !l.written && l.key.kind != KindNamespace {
+	if r.Code.Failure() || !l.written && l.key.kind != KindNamespace {
 		return
 	}
 	switch l.key.kind {

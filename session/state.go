@@ -34,6 +34,8 @@ type State struct {
 	link       linking         // likewise
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
+	places     [4]place        // where the latest records were found
+	turn       uint            // which of them is next to be forgotten
 	names      [nameSlots]unique.Handle[string]
 	touched    map[Key]bool      // by the command under way, if footprints are guarded
 	tallies    map[string]*Tally // of namespaces; derived
@@ -52,6 +54,15 @@ type shard struct {
 // A cell is the place of a record in its shard, so that a record is replaced
 // without its key being put together again.
 type cell struct{ record Record }
+
+// A place is where the record of a key was found: a command looks for the same few several
+// times. It holds as long as its shard is that of the state, and the record is there.
+type place struct {
+	of    ref
+	at    int // of the shard
+	shard *shard
+	cell  *cell
+}
 
 // New returns an empty state.
 func New() *State { return newState(1 << shardBits) }
@@ -114,10 +125,31 @@ func (s *State) Stored(k Key) Record {
 }
 
 func (s *State) lookup(r ref) Record {
+	if p := s.placed(r); p != nil {
+		return p.cell.record
+	}
 	s.text = r.append(s.text[:0])
 	s.touch(s.text)
-	if c := s.shards[s.shardOf(s.text)].records[Key(s.text)]; c != nil {
-		return c.record
+	i := s.shardOf(s.text)
+	sh := s.shards[i]
+	c := sh.records[Key(s.text)]
+	if c == nil {
+		return nil
+	}
+	s.places[s.turn%uint(len(s.places))] = place{r, i, sh, c}
+	s.turn++
+	return c.record
+}
+
+// placed returns the place of a record that was just found; nil where it has to be looked for.
+func (s *State) placed(r ref) *place {
+	if s.touched != nil {
+		return nil // each look is held to the footprint
+	}
+	for i := range s.places {
+		if p := &s.places[i]; p.of == r && p.shard == s.shards[p.at] {
+			return p
+		}
 	}
 	return nil
 }
@@ -158,6 +190,11 @@ func placeOf(key []byte) int {
 
 // put stores a record, and returns its shard.
 func (s *State) put(r ref, rec Record) int {
+	if p := s.placed(r); p != nil && rec != nil && p.shard.epoch == s.epoch && r.kind != KindSignals {
+		p.cell.record = rec
+		s.noteDue(p.at, rec)
+		return p.at
+	}
 	s.text = r.append(s.text[:0])
 	s.touch(s.text)
 	i := s.shardOf(s.text)
@@ -175,6 +212,7 @@ func (s *State) put(r ref, rec Record) int {
 			s.count(r, c.record, -1)
 		}
 		delete(sh.records, Key(s.text))
+		s.places = [len(s.places)]place{}
 		return i
 	case c != nil:
 		c.record = rec

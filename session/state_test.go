@@ -2,6 +2,8 @@ package session
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -20,6 +22,49 @@ func TestPlacesNeverChange(t *testing.T) {
 		"pdefault/policy/research": 229, "sdefault/01JDABCDEFGHJKMNPQRSTVWXYZ": 7329,
 	} {
 		require.Equal(t, want, placeOf([]byte(k)), k)
+	}
+}
+
+// Where a record was found is remembered, and never stands for a shard that was copied since
+// or a record that was removed: what is found is what was put last, and what a snapshot has
+// stays.
+func TestWhereRecordsWereFound(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		s := New()
+		if seed%2 == 0 {
+			s = NewPartial() // of one shard
+		}
+		is := map[ref]*Counter{}
+		type taken struct {
+			*Snapshot
+			was map[ref]*Counter
+		}
+		var all []taken
+		for range 400 {
+			r := ref{KindCounter, "n", fmt.Sprint(rng.IntN(7))}
+			switch rng.IntN(12) {
+			case 0:
+				all = append(all, taken{s.Snapshot(), maps.Clone(is)})
+			case 1:
+				s.put(r, nil)
+				delete(is, r)
+			case 2, 3, 4:
+				is[r] = &Counter{Value{N: rng.Int64()}, 0}
+				s.put(r, is[r])
+			default:
+				got, _ := s.lookup(r).(*Counter)
+				require.Same(t, is[r], got)
+			}
+		}
+		for _, x := range all {
+			n := 0
+			for k, r := range x.All() {
+				require.Same(t, x.was[refOf(k)], r)
+				n++
+			}
+			require.Len(t, x.was, n)
+		}
 	}
 }
 

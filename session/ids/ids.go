@@ -3,7 +3,6 @@ package ids
 import (
 	"crypto/sha256"
 	"slices"
-	"strings"
 )
 
 // The ids that a maker remembers, and how old ones are forgotten: see Set.
@@ -258,6 +257,26 @@ func (m *Set) Detach() Set {
 	return d
 }
 
+// The values of the digits of a ULID and of a UUID, whether letters are small or large; -1
+// for all other bytes. Three nodes look at each id twice.
+var (
+	crockford = digits("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+	hex       = digits("0123456789ABCDEF")
+)
+
+func digits(all string) (values [256]int8) {
+	for i := range values {
+		values[i] = -1
+	}
+	for i := range all {
+		values[all[i]] = int8(i)
+		if c := all[i]; c >= 'A' {
+			values[c|0x20] = int8(i)
+		}
+	}
+	return values
+}
+
 // Time returns the time in an id, in Unix milliseconds, if it is a ULID or a
 // UUIDv7; else 0.
 func Time(id string) uint64 {
@@ -265,11 +284,7 @@ func Time(id string) uint64 {
 	case 26:
 		var t uint64
 		for i := 0; i < 26; i++ {
-			c := id[i]
-			if c >= 'a' && c <= 'z' {
-				c -= 'a' - 'A'
-			}
-			d := strings.IndexByte("0123456789ABCDEFGHJKMNPQRSTVWXYZ", c)
+			d := crockford[id[i]]
 			if d < 0 || i == 0 && d > 7 {
 				return 0
 			}
@@ -284,7 +299,7 @@ func Time(id string) uint64 {
 		}
 		var t uint64
 		for i, c := range []byte(id) {
-			d := strings.IndexByte("0123456789abcdef", c|0x20)
+			d := hex[c]
 			if i == 8 || i == 13 || i == 18 || i == 23 {
 				continue
 			}
