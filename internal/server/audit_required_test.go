@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 
+	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/server"
 	v1 "example.com/govnode/proto/govnode/v1"
 )
@@ -99,6 +100,41 @@ func TestARequiredAuditLog(t *testing.T) {
 			require.Contains(t, metrics, "\ngov_audit_failing 0\n")
 		})
 	}
+}
+
+// Where lines are chained each change has one. What ends something or gives it back is
+// done all the same; its answer is not known, and a repeat, which changes nothing, tells it.
+func TestARequiredAuditLogOfChains(t *testing.T) {
+	disk := &fullDisk{}
+	n := start(t, func(c *server.Config) {
+		c.Audit, c.AuditRequired, c.AuditChain = disk, true, &audit.Tail{Node: "n1"}
+	})
+	n.putPolicy(policy()...)
+	n.session("s")
+	require.Equal(t, v1.Outcome_OUTCOME_ADMITTED, n.begin("s", "c").Outcome)
+	n.putPool("gpu", 1)
+	slot := n.acquire("gpu", "1")
+	disk.fill(true)
+
+	end := &v1.EndCallRequest{SessionId: "s", CallId: "c", Status: v1.Status_STATUS_SUCCEEDED}
+	_, err := n.calls.EndCall(n.ctx(), end)
+	require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, err))
+	ended, err := n.calls.EndCall(n.ctx(), end)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_ENDED, ended.Outcome)
+
+	release := &v1.ReleaseSlotRequest{Pool: "gpu", SlotId: "1", Client: "w", Token: slot.Token}
+	_, err = n.slots.ReleaseSlot(n.ctx(), release)
+	require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, err))
+	released, err := n.slots.ReleaseSlot(n.ctx(), release)
+	require.NoError(t, err)
+	require.Equal(t, v1.Outcome_OUTCOME_ALREADY_RELEASED, released.Outcome)
+
+	closing := &v1.CloseSessionRequest{SessionId: "s"}
+	_, err = n.sessions.CloseSession(n.ctx(), closing)
+	require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, err))
+	_, err = n.sessions.CloseSession(n.ctx(), closing)
+	require.NoError(t, err)
 }
 
 // decisions are the requests whose record is in the audit log whatever becomes of

@@ -101,7 +101,7 @@ const (
 	Outcome_OUTCOME_FENCED            Outcome = 19 // the token is not the one of the present holder
 	Outcome_OUTCOME_RELEASED          Outcome = 20
 	Outcome_OUTCOME_ALREADY_RELEASED  Outcome = 21
-	Outcome_OUTCOME_NOT_FOUND         Outcome = 22 // in a batch: nothing of that name is known
+	Outcome_OUTCOME_NOT_FOUND         Outcome = 22 // of ForceRelease: no such slot is held
 	Outcome_OUTCOME_RATE_LIMITED      Outcome = 30
 	// People are asked. Nothing ran, and the same id may be sent again.
 	Outcome_OUTCOME_APPROVAL_REQUIRED Outcome = 27

@@ -77,26 +77,29 @@ func (SessionState) EnumDescriptor() ([]byte, []int) {
 }
 
 type Session struct {
-	state               protoimpl.MessageState `protogen:"open.v1"`
-	SessionId           string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	AgentId             string                 `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	PolicyName          string                 `protobuf:"bytes,3,opt,name=policy_name,json=policyName,proto3" json:"policy_name,omitempty"`           // empty if the session named a digest
-	PolicyVersion       int32                  `protobuf:"varint,4,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"` // of policy_name; 0 if the session named a digest
-	PolicyDigest        string                 `protobuf:"bytes,5,opt,name=policy_digest,json=policyDigest,proto3" json:"policy_digest,omitempty"`
-	State               SessionState           `protobuf:"varint,6,opt,name=state,proto3,enum=govnode.v1.SessionState" json:"state,omitempty"`
-	Age                 *durationpb.Duration   `protobuf:"bytes,7,opt,name=age,proto3" json:"age,omitempty"`
-	Attempts            int32                  `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`      // every BeginCall with a new id; from max_attempts on it is refused, and neither counted nor remembered
-	Calls               int32                  `protobuf:"varint,9,opt,name=calls,proto3" json:"calls,omitempty"`            // admitted tool and model calls, and those that wait
-	Executions          int32                  `protobuf:"varint,10,opt,name=executions,proto3" json:"executions,omitempty"` // calls that ended, or lapsed
-	Failures            int32                  `protobuf:"varint,11,opt,name=failures,proto3" json:"failures,omitempty"`
-	ConsecutiveFailures int32                  `protobuf:"varint,12,opt,name=consecutive_failures,json=consecutiveFailures,proto3" json:"consecutive_failures,omitempty"`
-	CallsByTool         map[string]int32       `protobuf:"bytes,13,rep,name=calls_by_tool,json=callsByTool,proto3" json:"calls_by_tool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	TokensUsed          int64                  `protobuf:"varint,14,opt,name=tokens_used,json=tokensUsed,proto3" json:"tokens_used,omitempty"`
-	OpenCalls           []*OpenCall            `protobuf:"bytes,15,rep,name=open_calls,json=openCalls,proto3" json:"open_calls,omitempty"`
-	Checkpoints         []string               `protobuf:"bytes,16,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"` // the last 32
-	Attributes          map[string]string      `protobuf:"bytes,17,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	ParentSessionId     string                 `protobuf:"bytes,18,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
-	IdleTtl             *durationpb.Duration   `protobuf:"bytes,19,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	AgentId       string                 `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	PolicyName    string                 `protobuf:"bytes,3,opt,name=policy_name,json=policyName,proto3" json:"policy_name,omitempty"`           // empty if the session named a digest
+	PolicyVersion int32                  `protobuf:"varint,4,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"` // of policy_name; 0 if the session named a digest
+	PolicyDigest  string                 `protobuf:"bytes,5,opt,name=policy_digest,json=policyDigest,proto3" json:"policy_digest,omitempty"`
+	State         SessionState           `protobuf:"varint,6,opt,name=state,proto3,enum=govnode.v1.SessionState" json:"state,omitempty"`
+	Age           *durationpb.Duration   `protobuf:"bytes,7,opt,name=age,proto3" json:"age,omitempty"`
+	// Every BeginCall with a new id, but those that max_attempts, a STOP, the end of
+	// the session or an unapproved stage of a workflow kept out: they are neither
+	// counted nor remembered.
+	Attempts            int32                `protobuf:"varint,8,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	Calls               int32                `protobuf:"varint,9,opt,name=calls,proto3" json:"calls,omitempty"`            // admitted tool and model calls, and those that wait
+	Executions          int32                `protobuf:"varint,10,opt,name=executions,proto3" json:"executions,omitempty"` // calls that ended, or lapsed
+	Failures            int32                `protobuf:"varint,11,opt,name=failures,proto3" json:"failures,omitempty"`
+	ConsecutiveFailures int32                `protobuf:"varint,12,opt,name=consecutive_failures,json=consecutiveFailures,proto3" json:"consecutive_failures,omitempty"`
+	CallsByTool         map[string]int32     `protobuf:"bytes,13,rep,name=calls_by_tool,json=callsByTool,proto3" json:"calls_by_tool,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	TokensUsed          int64                `protobuf:"varint,14,opt,name=tokens_used,json=tokensUsed,proto3" json:"tokens_used,omitempty"`
+	OpenCalls           []*OpenCall          `protobuf:"bytes,15,rep,name=open_calls,json=openCalls,proto3" json:"open_calls,omitempty"`
+	Checkpoints         []string             `protobuf:"bytes,16,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"` // the last 32
+	Attributes          map[string]string    `protobuf:"bytes,17,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ParentSessionId     string               `protobuf:"bytes,18,opt,name=parent_session_id,json=parentSessionId,proto3" json:"parent_session_id,omitempty"`
+	IdleTtl             *durationpb.Duration `protobuf:"bytes,19,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// What is left until the session is closed for want of use.
 	IdleLeft *durationpb.Duration `protobuf:"bytes,20,opt,name=idle_left,json=idleLeft,proto3" json:"idle_left,omitempty"`
 	// The session's own STOP or KILL.
