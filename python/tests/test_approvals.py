@@ -6,8 +6,10 @@ import threading
 
 import pytest
 from conftest import eventually
+from kernels import Kernel
 
 import govnode
+from govnode.integration import PolicyConfig, ToolCallRequest
 
 ASKS = """
 name: asks
@@ -78,3 +80,18 @@ def test_request_without_a_call(client: govnode.Client) -> None:
     assert (asked.state, asked.reason) == ("PENDING", "may I?")
     assert client.get_approval(asked.id, wait=0.01).state == "PENDING"
     assert client.cancel_approval(asked.id).state == "CANCELLED"
+
+
+# Of adapters.
+
+MAIL = ToolCallRequest("mail", {"to": "bert"})
+
+
+def test_adapter_finds_what_all_its_contexts_ask(client: govnode.Client) -> None:
+    k = Kernel(PolicyConfig(sensitive_tools=["mail"]), client=client, wait=0, approver=client)
+    first, second = k.create_context("anna"), k.create_context("anna")
+    asked = [k.pre_execute_check(ctx, MAIL).approval_id for ctx in (first, second)]
+    assert {p["approval_id"] for p in k.get_pending_approvals().values()} == set(asked)
+    assert all(k.approve(id) for id in asked)
+    k.end_context(first)
+    k.pre_execute_check(second, MAIL).require()

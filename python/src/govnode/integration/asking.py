@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class Approvals:
     """Who decides about calls that people are asked about, and how."""
 
-    contexts: dict[str, ExecutionContext]
-
     def __init__(
         self,
         approver: Client | None,
@@ -36,6 +34,8 @@ class Approvals:
         @property
         def client(self) -> Client:
             """The client that is asked."""
+
+        def _living(self) -> list[ExecutionContext]: ...
 
     def approve(self, call_id: str, *, reason: str = "") -> bool:
         """Vote for a call by its id, or by that of its approval. Tell whether it may come again now.
@@ -72,8 +72,8 @@ class Approvals:
 
     def _pending(self) -> list[Approval]:
         found: list[Approval] = []
-        for ctx in list(self.contexts.values()):
-            found += self.client.list_approvals(state="pending", session_id=ctx.session_id)
+        for session_id in {ctx.session_id: None for ctx in self._living()}:
+            found += self.client.list_approvals(state="pending", session_id=session_id)
         return found
 
     def _asked_for(self, call_id: str) -> tuple[Client, Approval]:

@@ -10,6 +10,7 @@ import asyncio
 import copy
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -101,7 +102,10 @@ class BaseIntegration(Admission, ABC):
             raise ValueError(f"policy must be a policy, or the name of one, got {policy!r}")
         self._made_with = copy.deepcopy(self.policy)
         self._evaluator = evaluator
+        #: The last context of each agent.
         self.contexts: dict[str, ExecutionContext] = {}
+        # Earlier ones of the same agents too, for as long as anybody has them.
+        self._made: weakref.WeakValueDictionary[int, ExecutionContext] = weakref.WeakValueDictionary()
         self._client = client
         self._client_lock = threading.Lock()
         self._replace = replace
@@ -178,8 +182,13 @@ class BaseIntegration(Admission, ABC):
             ctx._tree = self._tree(ctx.policy)
         ctx._policy_name = self._policy_name
         ctx._config = copy.deepcopy(self.config)
-        self.contexts[agent_id] = ctx
+        self.contexts[agent_id] = self._made[id(ctx)] = ctx
         return ctx
+
+    def _living(self) -> list[ExecutionContext]:
+        """Return all contexts that calls may still be made in."""
+        made = [ref() for ref in self._made.valuerefs()]  # a copy: other threads make contexts meanwhile
+        return [*self.contexts.values(), *(ctx for ctx in made if ctx is not None)]
 
     def _current(self) -> GovernancePolicy:
         """Return the policy as it is now. Raises ValueError where it was changed and that would not hold."""
@@ -200,6 +209,7 @@ class BaseIntegration(Admission, ABC):
             session, ctx._session = ctx._session, None
         if self.contexts.get(ctx.agent_id) is ctx:
             del self.contexts[ctx.agent_id]
+        self._made.pop(id(ctx), None)
         if session is not None:
             session.close()
             if ctx._config is not None and ctx._config.max_budget is not None:
