@@ -60,7 +60,9 @@ class BaseIntegration(Admission, ABC):
     - ``limits`` are those that a GovernancePolicy has no field for, as docs/policies.md has them.
     - ``blocked_tools`` are denied by a rule.
     - ``cost`` is what a call is assumed to cost of ``max_budget``: a number, or what tells it from the request.
-    - ``approver`` is a client that may approve, under ``approver_name``; ``approval_callback`` decides for it at once.
+    - ``approver`` is a client that may approve; ``approval_callback`` decides for it at once. ``approver_name`` is the
+      name of its votes, ``approver`` if none is given. Leave it out where the service knows the client by a token or a
+      certificate: the votes are under that name then.
     - ``on_violation`` is told of each refusal.
     """
 
@@ -83,7 +85,7 @@ class BaseIntegration(Admission, ABC):
         blocked_tools: Iterable[str] = (),
         cost: float | Decimal | Callable[[ToolCallRequest], float | Decimal] | None = None,
         approver: Client | None = None,
-        approver_name: str = "approver",
+        approver_name: str | None = None,
         approval_callback: Callable[[str, dict[str, Any]], bool] | None = None,
         on_violation: Callable[[PolicyViolationError], Any] | None = None,
     ) -> None:
