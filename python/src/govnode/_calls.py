@@ -243,7 +243,7 @@ class HeldCall(Held):
                 body = self._filled(ended, tokens, spent)
             finally:
                 count = self._session.count_later(self._body, body, self._live.ids.draw())
-                keeper.later(count, _FAIL_OPEN_KEPT)
+                keeper.later(count, _FAIL_OPEN_KEPT, frees=False)
             return None
         if not keeper.ended(lease):
             return None
