@@ -548,6 +548,22 @@ def test_fail_open_counts_a_call_that_waited_unheard(client: govnode.Client, pro
         assert (info.failures, info.tokens_used, info.open_calls) == (1, 7, ())
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_fail_open_says_what_is_not_counted(
+    client: govnode.Client, proxy: Proxy, caplog: pytest.LogCaptureFixture, heard: bool
+) -> None:
+    put(client, "single", concurrent=1)
+    session = client.session(agent="a", policy="single")
+    with session.call("holder"), govnode.Client(proxy.address, timeout=0.5, fail_open=True) as through:
+        proxy.fault = (lambda method, _: "refuse" if method == "BatchCalls" else "") if heard else lose_begins
+        with session_of(through, session).call("t", call_id="c1", wait=0) as call:
+            assert call.failed_open
+        eventually(lambda: f"call c1 of session {session.id} was allowed without an answer, and is not" in caplog.text)
+        info = session.read()
+        assert (info.attempts, info.executions) == (2, 0)
+    assert session.read().executions == 1
+
+
 def test_fail_open_allows_nothing_to_which_a_node_objects() -> None:
     objection = {"error": {"code": "resource_exhausted", "reason": "QUOTA_EXCEEDED", "message": "used up"}}
     with (

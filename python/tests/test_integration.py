@@ -560,6 +560,22 @@ def test_stop_continue_kill(client: govnode.Client) -> None:
     assert (found.allowed, found.category) == (False, "lease_lost")
 
 
+def test_signals_reach_all_contexts_of_an_agent(client: govnode.Client) -> None:
+    k = Kernel(named(), client=client, wait=0)
+    contexts = [k.create_context("anna") for _ in range(2)]
+    closed = k.create_context("anna")
+    for ctx in (*contexts, closed):
+        k.pre_execute_check(ctx, "hi").require()
+    client.session(closed.session_id).close()  # nothing goes on in it
+    elsewhere = [client.session(ctx.session_id) for ctx in contexts]
+    k.signal_stop("enough")
+    assert [s.begin("t", wait=0).outcome for s in elsewhere] == ["STOPPED"] * 2
+    k.signal_continue()
+    assert all(s.begin("t", wait=0).admitted for s in elsewhere)
+    k.signal_kill("over")
+    assert [s.read().state for s in elsewhere] == ["CLOSED"] * 2
+
+
 def test_a_kill_by_the_service(client: govnode.Client) -> None:
     k = Kernel(named(), client=client, wait=0)
     heard: list[str] = []

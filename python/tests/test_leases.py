@@ -327,3 +327,40 @@ def test_killed_process_gives_back_when_its_lease_ends(
         python(HOLDS, address, "kill")
     with client.slot("dying", wait=30):
         pass
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_is_dropped_gives_nothing_back_and_is_said(
+    address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    monkeypatch.setattr(_keeper, "MOST_JOBS", 4)
+    busy, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def step(name: str) -> Callable[[_keeper.Ask], None]:
+        def do(_: _keeper.Ask) -> None:
+            if not answered:
+                raise Lost("nobody answers")
+            done.append(name)
+
+        return do
+
+    def first(ask: _keeper.Ask) -> None:  # so that all others are left to do
+        busy.set()
+        assert go_on.wait(30)
+        step("first")(ask)
+
+    with govnode.Client(address) as client:
+        keeper = client._core.live().keeper
+        keeper.later(first, 60)
+        assert busy.wait(30)
+        for name in ("end 0", "count 0", "end 1", "count 1", "end 2", "end 3", "end 4", "count 2"):
+            keeper.later(step(name), 60, frees=name.startswith("end"))
+        assert caplog.text.count("are dropped") == 1
+        go_on.set()
+        if answered:
+            eventually(lambda: len(done) == 5)
+            assert done == ["first", "end 1", "end 2", "end 3", "end 4"]
+            assert "4 things left to do behind callers were dropped" in caplog.text
+    if not answered:
+        assert "9 things left to do behind callers are not known to be done" in caplog.text
+    assert caplog.text.count("left to do behind callers") == 2

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from . import _review, messages
-from ._behind import abandoning, abandoning_slot, ending, releasing, settled
+from ._behind import abandoning, abandoning_slot, counting, ending, releasing
 from ._core import REPEATS, UNCERTAIN, UNTOUCHED, Live, Operation, closed
 from ._keeper import Ask, Lease
 from ._operations import Operations
@@ -243,7 +243,7 @@ class HeldCall(Held):
                 body = self._filled(ended, tokens, spent)
             finally:
                 count = self._session.count_later(self._body, body, self._live.ids.draw())
-                keeper.later(count, _FAIL_OPEN_KEPT)
+                keeper.later(count, _FAIL_OPEN_KEPT, frees=False)
             return None
         if not keeper.ended(lease):
             return None
@@ -429,29 +429,8 @@ class LazySession:
             self._compared = 0 if "drift" in answer else self._compared + 1
 
     def count_later(self, begin: dict[str, Any], end: dict[str, Any], anew: str) -> Callable[[Ask], None]:
-        """Return what counts a call that was allowed without an answer: under its id, or anew if that only waited."""
-        context = json.loads(begin.get("contextJson") or "{}")
-        begin = {**begin, "contextJson": json.dumps({**context, "fail_open": True})}
-        begin.pop("wait", None)
-
-        def count(ask: Ask) -> None:
-            if not self._created:
-                settled(ask("SessionService/CreateSession", self._create or {}))
-            last = end
-            status, answer = settled(ask("CallService/BeginCall", begin))
-            if status != 200:  # of an id that was used with other content: the first request has arrived after all
-                call = self.known({"sessionId": self.id, "callId": end["callId"]})
-                _, came = settled(ask("CallService/CancelCall", call))
-                if came.get("outcome") in ("OUTCOME_CANCELLED", "OUTCOME_WAIT_TIMEOUT"):
-                    last = {**end, "callId": anew}
-                    status, answer = settled(ask("CallService/BeginCall", {**begin, "callId": anew}))
-            if status == 200 and answer.get("outcome") != "OUTCOME_ADMITTED":
-                if answer.get("outcome") == "OUTCOME_APPROVAL_REQUIRED":  # nobody is to decide about what has run
-                    settled(ask("CallService/CancelCall", self.known({"sessionId": self.id, "callId": last["callId"]})))
-                return
-            settled(ask("CallService/EndCall", last))
-
-        return count
+        """Return what counts a call that was allowed without an answer."""
+        return counting(lambda: None if self._created else self._create, begin, end, anew)
 
 
 class Leases(Operations):

@@ -84,9 +84,10 @@ class NotYet(Lost):
 class Job:
     """Something to be done behind a caller that does not wait for it: steps, each a request."""
 
-    def __init__(self, step: Callable[[Ask], None], until: float) -> None:
+    def __init__(self, step: Callable[[Ask], None], until: float, frees: bool) -> None:
         self.step = step  # raises NotSent or Lost to be called again
         self.until = until
+        self.frees = frees  # it gives back what others may wait for
         self.at = 0.0
         self.failures = 0
 
@@ -118,6 +119,7 @@ class Keeper:
         self._held: dict[int, Lease] = {}
         self._due: dict[float, float] = {}  # when leases of that TTL are renewed next
         self._jobs: deque[Job] = deque()
+        self._dropped = 0  # jobs for which there was no room since one was done
         self._asking = Rounds("govnode-keeper", self._next_request, self._request)
         self._watching = Rounds("govnode-watch", self._next_end, self._lose_what_ran_out)
         self._closing = False
@@ -153,18 +155,30 @@ class Keeper:
         with self._changed:
             self._held.pop(id(lease), None)
 
-    def later(self, step: Callable[[Ask], None], within: float) -> None:
-        """Do something behind the caller, and try for so many seconds; once where nothing is renewed any more."""
+    def later(self, step: Callable[[Ask], None], within: float, *, frees: bool = True) -> None:
+        """Do something behind the caller, and try for so many seconds; once where nothing is renewed any more.
+
+        Where there is too much to do, what ``frees`` nothing is dropped first.
+        """
+        first = False
         with self._changed:
-            if len(self._jobs) >= MOST_JOBS:
-                self._jobs.popleft()
-            self._jobs.append(Job(step, time.monotonic() + within))
+            self._jobs.append(Job(step, time.monotonic() + within, frees))
+            if len(self._jobs) > MOST_JOBS:
+                self._jobs.remove(next((j for j in self._jobs if not j.frees), self._jobs[0]))
+                first = self._dropped == 0
+                self._dropped += 1
             if self._closing and not self._leaving:
                 self._leaving = True
                 # The process waits for it to end.
                 until = time.monotonic() + _FAREWELL
                 threading.Thread(target=self._do_the_rest, args=(until,), name="govnode-farewell").start()
             self._wake(self._asking, 0.0)
+        if first:
+            log.warning(
+                "govnode: more than %d things are left to do behind callers: the oldest are dropped, and before others "
+                "the calls that are to be counted",
+                MOST_JOBS,
+            )
 
     def _wake(self, rounds: Rounds, at: float) -> None:
         if self._closing:
@@ -339,6 +353,11 @@ class Keeper:
             if job.at < job.until:
                 with self._changed:
                     self._jobs.append(job)
+            return
+        with self._changed:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            log.warning("govnode: %d things left to do behind callers were dropped", dropped)
 
     # The end.
 
@@ -364,7 +383,9 @@ class Keeper:
 
     def _do_the_rest(self, until: float) -> None:
         """Do what is left to do behind callers, each thing once, and close the connections."""
-        undone, why = 0, ""
+        with self._changed:
+            undone, self._dropped = self._dropped, 0
+        why = "there was no room for them"
         while True:
             with self._changed:
                 if not self._jobs:

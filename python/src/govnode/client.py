@@ -295,9 +295,9 @@ class AsyncClient(Leases):
 
     ``name`` is the name under which the service knows this process; it is drawn if it is not given. ``timeout`` bounds
     an operation on top of the time it waits for a slot, ``attempt_timeout`` the answer of one node. ``fail_open``
-    allows calls that no node answers for, says so in the log, and has them counted when the service is back, as
-    attempts alone where there is no room then. ``on_lost`` and ``on_signal`` (with the id of the session) are called on
-    threads of their own.
+    allows calls that no node answers for, says so in the log, and counts them when the service is back; which of them
+    it refuses then, the log says too. ``on_lost`` and ``on_signal`` (with the id of the session) are called on threads
+    of their own.
     """
 
     _on_loop = True

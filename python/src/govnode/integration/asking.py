@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._transport import run
 from .values import ExecutionContext, ToolCallRequest, logger
 
 if TYPE_CHECKING:
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
     from ..messages import Approval
 
 
+_ANONYMOUS = "anonymous"  # the service's name for those whom it does not know
+
+
 class Approvals:
     """Who decides about calls that people are asked about, and how."""
-
-    contexts: dict[str, ExecutionContext]
 
     def __init__(
         self,
         approver: Client | None,
-        approver_name: str,
+        approver_name: str | None,
         approval_callback: Callable[[str, dict[str, Any]], bool] | None,
     ) -> None:
         if approval_callback is not None and approver is None:
@@ -37,23 +39,23 @@ class Approvals:
         def client(self) -> Client:
             """The client that is asked."""
 
+        def _living(self) -> list[ExecutionContext]: ...
+
     def approve(self, call_id: str, *, reason: str = "") -> bool:
         """Vote for a call by its id, or by that of its approval. Tell whether it may come again now.
 
         Raises KeyError where nothing of that id waits here.
         """
         approver, found = self._asked_for(call_id)
-        decided = approver.approve(
-            found.id, approver=self._approver_name, reason=reason, request_digest=found.request_digest
-        )
+        name = self._name_of(approver)
+        decided = approver.approve(found.id, approver=name, reason=reason, request_digest=found.request_digest)
         return decided.state in ("APPROVED", "USED")
 
     def deny(self, call_id: str, *, reason: str = "") -> bool:
         """Vote against a call by its id, or by that of its approval. Tell whether it is refused now."""
         approver, found = self._asked_for(call_id)
-        decided = approver.deny(
-            found.id, approver=self._approver_name, reason=reason, request_digest=found.request_digest
-        )
+        name = self._name_of(approver)
+        decided = approver.deny(found.id, approver=name, reason=reason, request_digest=found.request_digest)
         return decided.state == "DENIED"
 
     def get_pending_approvals(self) -> dict[str, dict[str, Any]]:
@@ -72,8 +74,8 @@ class Approvals:
 
     def _pending(self) -> list[Approval]:
         found: list[Approval] = []
-        for ctx in list(self.contexts.values()):
-            found += self.client.list_approvals(state="pending", session_id=ctx.session_id)
+        for session_id in {ctx.session_id: None for ctx in self._living()}:
+            found += self.client.list_approvals(state="pending", session_id=session_id)
         return found
 
     def _asked_for(self, call_id: str) -> tuple[Client, Approval]:
@@ -83,6 +85,17 @@ class Approvals:
             if call_id in (a.call_id, a.id, a.call_id.removeprefix(f"{a.session_id}:")):
                 return self._approver, a
         raise KeyError(call_id)
+
+    def _name_of(self, approver: Client) -> str:
+        """Return the name to vote under: that which was given, else as whom the service knows the approver.
+
+        The service is asked once whether it knows the approver. If so it takes votes under that name alone, and is left
+        to fill it in, since another token that is drawn later has another name.
+        """
+        if self._approver_name is None:
+            principal = run(approver._core._read("AccessService/WhoAmI", {})).get("principal", _ANONYMOUS)
+            self._approver_name = "approver" if principal == _ANONYMOUS else ""
+        return self._approver_name
 
     def _call_back(self, request: ToolCallRequest, call: HeldCall) -> None:
         """Ask the callback about a call, and vote as it says. One that fails, or says anything but True, is a no."""
@@ -94,4 +107,4 @@ class Approvals:
             logger.warning("govnode: approval_callback failed, so the call is denied", exc_info=True)
             yes = False
         vote = self._approver.approve if yes else self._approver.deny
-        vote(call.approval.id, approver=self._approver_name, reason="approval_callback")
+        vote(call.approval.id, approver=self._name_of(self._approver), reason="approval_callback")

@@ -10,6 +10,7 @@ import asyncio
 import copy
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -59,7 +60,9 @@ class BaseIntegration(Admission, ABC):
     - ``limits`` are those that a GovernancePolicy has no field for, as docs/policies.md has them.
     - ``blocked_tools`` are denied by a rule.
     - ``cost`` is what a call is assumed to cost of ``max_budget``: a number, or what tells it from the request.
-    - ``approver`` is a client that may approve, under ``approver_name``; ``approval_callback`` decides for it at once.
+    - ``approver`` is a client that may approve; ``approval_callback`` decides for it at once. ``approver_name`` is the
+      name of its votes, ``approver`` if none is given. Leave it out where the service knows the client by a token or a
+      certificate: the votes are under that name then.
     - ``on_violation`` is told of each refusal.
     """
 
@@ -82,7 +85,7 @@ class BaseIntegration(Admission, ABC):
         blocked_tools: Iterable[str] = (),
         cost: float | Decimal | Callable[[ToolCallRequest], float | Decimal] | None = None,
         approver: Client | None = None,
-        approver_name: str = "approver",
+        approver_name: str | None = None,
         approval_callback: Callable[[str, dict[str, Any]], bool] | None = None,
         on_violation: Callable[[PolicyViolationError], Any] | None = None,
     ) -> None:
@@ -101,7 +104,10 @@ class BaseIntegration(Admission, ABC):
             raise ValueError(f"policy must be a policy, or the name of one, got {policy!r}")
         self._made_with = copy.deepcopy(self.policy)
         self._evaluator = evaluator
+        #: The last context of each agent.
         self.contexts: dict[str, ExecutionContext] = {}
+        # Earlier ones of the same agents too, for as long as anybody has them.
+        self._made: weakref.WeakValueDictionary[int, ExecutionContext] = weakref.WeakValueDictionary()
         self._client = client
         self._client_lock = threading.Lock()
         self._replace = replace
@@ -178,8 +184,13 @@ class BaseIntegration(Admission, ABC):
             ctx._tree = self._tree(ctx.policy)
         ctx._policy_name = self._policy_name
         ctx._config = copy.deepcopy(self.config)
-        self.contexts[agent_id] = ctx
+        self.contexts[agent_id] = self._made[id(ctx)] = ctx
         return ctx
+
+    def _living(self) -> list[ExecutionContext]:
+        """Return all contexts that calls may still be made in."""
+        made = [ref() for ref in self._made.valuerefs()]  # a copy: other threads make contexts meanwhile
+        return [*self.contexts.values(), *(ctx for ctx in made if ctx is not None)]
 
     def _current(self) -> GovernancePolicy:
         """Return the policy as it is now. Raises ValueError where it was changed and that would not hold."""
@@ -200,6 +211,7 @@ class BaseIntegration(Admission, ABC):
             session, ctx._session = ctx._session, None
         if self.contexts.get(ctx.agent_id) is ctx:
             del self.contexts[ctx.agent_id]
+        self._made.pop(id(ctx), None)
         if session is not None:
             session.close()
             if ctx._config is not None and ctx._config.max_budget is not None:

@@ -18,13 +18,13 @@ _POSIX = {"STOP": "SIGSTOP", "CONTINUE": "SIGCONT", "KILL": "SIGKILL"}
 class Signals:
     """Listeners of events, handlers of signals, and the flags that stop everything here."""
 
-    contexts: dict[str, ExecutionContext]
-
     if TYPE_CHECKING:
 
         @property
         def client(self) -> Client:
             """The client that is asked."""
+
+        def _living(self) -> list[ExecutionContext]: ...
 
     def __init__(self) -> None:
         self._signal_handlers: dict[str, Callable[[str], Any]] = {}
@@ -76,11 +76,12 @@ class Signals:
 
     def _tell(self, signal: str, reason: str) -> None:
         failed: Exception | None = None
-        for ctx in list(self.contexts.values()):
+        for session_id in {ctx.session_id: None for ctx in self._living()}:
             try:
-                self.client.signal(signal, session_id=ctx.session_id, reason=reason)
+                self.client.signal(signal, session_id=session_id, reason=reason)
             except Rejected as e:
-                if e.code != "not_found":  # it has none yet, here or in another process
+                # There is none yet, here or in another process, or nothing goes on in it any more.
+                if e.code != "not_found" and e.reason != "SESSION_CLOSED":
                     failed = e
             except Exception as e:
                 failed = e
