@@ -195,8 +195,13 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	}
 	if v.why != "" {
 		d.r.metrics.faults.Inc()
-		d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
-			"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
+		if v.epoch.state == epochRestore {
+			d.r.log.Error("there is half of a restore, and a part of that may be lost: commands are refused until a snapshot is restored again",
+				"why", v.why, "keys", d.tag, "epoch", v.epoch.id)
+		} else {
+			d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
+				"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
+		}
 	}
 	d.adopt(v.epoch, f)
 	return nil
