@@ -360,6 +360,8 @@ func (d *domain) beat(ctx context.Context) {
 		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
 	case status == wire.ReplyLost:
 		// Another node is further; its time was noted.
+	case status == wire.ReplyFrozen:
+		// Changes are held up, renewals among them: time stands still until they go on.
 	case status != wire.ReplyOK:
 		_ = d.note(ctx, g.epoch, status) // logged there
 	case g.epoch.state == epochShut:
