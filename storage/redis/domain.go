@@ -369,7 +369,7 @@ func (d *domain) beat(ctx context.Context) {
 		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {
 			d.r.goWork(func() {
 				defer d.recovering.Store(false)
-				d.r.recoverDomain(d, g.epoch)
+				d.r.recoverDomain(d.r.ctx, d, g.epoch)
 			})
 		}
 	}
