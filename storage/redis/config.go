@@ -60,10 +60,11 @@ type Config struct {
 	// give no deadline; 0 means 5 s.
 	Timeout time.Duration
 
-	// monotonic replaces the clock of this process in tests, and logTime the
-	// log time that it leads to.
-	monotonic func() time.Duration
-	logTime   func() time.Duration
+	// monotonic replaces the clock of this process in tests, logTime the log time
+	// that it leads to, and recoverFor the constant of that name.
+	monotonic  func() time.Duration
+	logTime    func() time.Duration
+	recoverFor time.Duration
 }
 
 // Sentinel names the primary that Sentinels watch.
@@ -109,6 +110,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
+	}
+	if c.recoverFor == 0 {
+		c.recoverFor = recoverFor
 	}
 	if c.monotonic == nil {
 		start := time.Now()

@@ -195,8 +195,13 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 	}
 	if v.why != "" {
 		d.r.metrics.faults.Inc()
-		d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
-			"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
+		if v.epoch.state == epochRestore {
+			d.r.log.Error("there is half of a restore, and a part of that may be lost: commands are refused until a snapshot is restored again",
+				"why", v.why, "keys", d.tag, "epoch", v.epoch.id)
+		} else {
+			d.r.log.Error("acknowledged changes may be lost: commands are refused until nobody can hold a lease from before",
+				"why", v.why, "keys", d.tag, "quarantine", max(d.r.cfg.Quarantine, 0), "epoch", v.epoch.id)
+		}
 	}
 	d.adopt(v.epoch, f)
 	return nil
@@ -355,6 +360,8 @@ func (d *domain) beat(ctx context.Context) {
 		d.r.log.Debug("no beat", "keys", d.tag, "error", err)
 	case status == wire.ReplyLost:
 		// Another node is further; its time was noted.
+	case status == wire.ReplyFrozen:
+		// Changes are held up, renewals among them: time stands still until they go on.
 	case status != wire.ReplyOK:
 		_ = d.note(ctx, g.epoch, status) // logged there
 	case g.epoch.state == epochShut:
@@ -362,7 +369,7 @@ func (d *domain) beat(ctx context.Context) {
 		if now >= g.epoch.until && d.recovering.CompareAndSwap(false, true) {
 			d.r.goWork(func() {
 				defer d.recovering.Store(false)
-				d.r.recoverDomain(d, g.epoch)
+				d.r.recoverDomain(d.r.ctx, d, g.epoch)
 			})
 		}
 	}

@@ -39,7 +39,7 @@ const (
 	// epochShut is quarantine, until the log time until.
 	epochShut = "shut"
 	// epochRestore is while a snapshot is being put in place. It ends with the
-	// restore, or with the next one if that was cut off.
+	// restore, or with the next one if that was cut off, or a part of it was lost.
 	epochRestore = "restore"
 )
 
@@ -136,6 +136,10 @@ func judge(f found, know knowledge, now, quarantine time.Duration) ruling {
 	fault := func(format string, args ...any) ruling {
 		e := epoch{state: epochShut, id: drawID(), replid: f.replid, runid: f.runid, since: f.seq}
 		e.until = max(now, f.clock) + max(quarantine, 0)
+		if left := f.epoch; left != nil && left.state == epochRestore || left == nil && known != nil && known.state == epochRestore {
+			// What is left is neither the old data nor the new, and waiting makes it neither.
+			e.state = epochRestore
+		}
 		for _, old := range []*epoch{known, f.epoch} {
 			if old != nil {
 				e.generation = max(e.generation, old.generation)

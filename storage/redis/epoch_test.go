@@ -1,11 +1,13 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"example.com/govnode/session"
@@ -104,6 +106,66 @@ func TestRedisPrimaryThatFollowedAnother(t *testing.T) {
 	answer := s.open("late").Apply(t.Context(), acquire("next"))[0]
 	require.Equal(t, storage.NotApplied, answer.Outcome, "%v", answer.Result)
 	require.ErrorContains(t, answer.Err, "quarantine")
+}
+
+// A replica is promoted that has half of a restore, which was cut off there or came to its
+// end elsewhere. No quarantine makes that half a whole: nothing is served until a snapshot
+// is restored again, and then tokens are above those that were given out.
+func TestRedisHalfARestoreIsPromoted(t *testing.T) {
+	t.Parallel()
+	for name, cutOff := range map[string]bool{"cut off": true, "acknowledged": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, replica := startRedis(t), startRedis(t)
+			replica.do("REPLICAOF", "127.0.0.1", s.port)
+			r := s.open("one")
+			setup(t, r)
+			var snapshot bytes.Buffer
+			require.NoError(t, r.Save(t.Context(), &snapshot))
+			record := r.place(testNS).Record(session.PoolKey(testNS, "a"))
+			exists := func(s *server, n int64) func() bool {
+				return func() bool { return s.do("EXISTS", record) == n }
+			}
+			require.Eventually(t, exists(replica, 1), 10*time.Second, 5*time.Millisecond, "the replica does not follow")
+			promoted := false
+			ctx := watched(t, r, func(redis.Cmder) {
+				if promoted || exists(s, 1)() {
+					return
+				}
+				promoted = true
+				require.Eventually(t, exists(replica, 0), 10*time.Second, 5*time.Millisecond, "the replica does not follow")
+				replica.do("REPLICAOF", "NO", "ONE")
+				if cutOff {
+					require.NoError(t, r.client.Close())
+				}
+			}, nil)
+			err := r.Restore(ctx, bytes.NewReader(snapshot.Bytes()))
+			require.True(t, promoted)
+			acquire := &session.Acquire{NS: testNS, Client: "w", Slot: "l", Pool: "a", Weight: 1, TTL: time.Minute}
+			var before session.Result
+			if cutOff {
+				require.ErrorContains(t, err, "nothing is served until it is repeated")
+			} else {
+				require.NoError(t, err)
+				before = one(t, r, acquire)
+				require.Equal(t, session.Admitted, before.Code)
+			}
+
+			late := replica.open("late", func(c *Config) { c.Quarantine = -1 }) // it would be over at once
+			for range 3 {
+				require.ErrorContains(t, late.Ready(t.Context()), "restore it again")
+				require.Equal(t, storage.NotApplied, late.Apply(t.Context(), acquire)[0].Outcome)
+				late.domain("").beat(t.Context())
+			}
+			require.NoError(t, late.Restore(t.Context(), bytes.NewReader(snapshot.Bytes())))
+			after := one(t, late, acquire)
+			require.Equal(t, session.Admitted, after.Code)
+			if !cutOff {
+				require.Greater(t, after.Grants[0].Token, before.Grants[0].Token)
+			}
+			sound(t, replica, late)
+		})
+	}
 }
 
 // A node of which nobody asks anything notices by its next beat that the data is older than

@@ -122,6 +122,13 @@ func (r *Store) send(ctx context.Context, s *swapping, was []wire.Entry, now, mo
 	switch {
 	case status == wire.ReplyHalf:
 		return nil, "", fmt.Errorf("%w: %v", errHalf, reply[1:])
+	case status == wire.ReplyFrozen && len(reply) > 1: // it says the time all the same
+		if seq, err := s.p.d.read(s.e, reply[1]); err != nil {
+			return nil, "", err
+		} else if seq < swaps {
+			return nil, wire.ReplyServer, nil // older data: whose is it?
+		}
+		return nil, status, nil
 	case status != wire.ReplyOK && status != wire.ReplyLost:
 		return nil, status, nil
 	}

@@ -22,12 +22,15 @@ func TestRedisJudge(t *testing.T) {
 	third := primary{"master", "u", zero, "v", ""}
 	knows := knowledge{epoch: e, swaps: 9, mark: 9}
 	nothing := knowledge{}
-	const adopts, open, shut, refused = "adopts", "open", "shut", "refused"
+	// A restore that is under way, or was cut off, and the same as its node knows it.
+	half := of("h", epochRestore, 3, "p", "r", 0)
+	knowsHalf := knowledge{epoch: half, swaps: 9, mark: 9}
+	const adopts, open, shut, repeat, refused = "adopts", "open", "shut", "repeat", "refused"
 
 	for name, c := range map[string]struct {
 		f    found
 		know knowledge
-		then string // adopts: another epoch is written, of the same data
+		then string // adopts: another epoch is written, of the same data; repeat: a restore has to be
 	}{
 		"first use":            {found{primary: same}, nothing, adopts},
 		"a replica":            {found{primary: primary{"slave", "p", zero, "r", ""}}, nothing, refused},
@@ -55,7 +58,7 @@ func TestRedisJudge(t *testing.T) {
 		"the marks are gone":                         {found{epoch: e, seq: 9, mark: 0, primary: same}, knows, shut},
 		"reloaded the copy of a quarantine":          {found{epoch: of("d", epochShut, 2, "p", "r", 0), seq: 20, primary: same}, knows, shut},
 		"reloaded the copy of an epoch from before":  {found{epoch: of("d", epochOpen, 2, "p", "r", 0), seq: 20, primary: same}, knows, shut},
-		"reloaded the copy of a restore from before": {found{epoch: of("d", epochRestore, 2, "p", "r", 0), seq: 20, primary: same}, knows, shut},
+		"reloaded the copy of a restore from before": {found{epoch: of("d", epochRestore, 2, "p", "r", 0), seq: 20, primary: same}, knows, repeat},
 
 		"a replica was promoted":  {found{epoch: e, seq: 9, mark: 9, primary: primary{"master", "q", "p", "s", ""}}, knows, shut},
 		"promoted, new node":      {found{epoch: e, seq: 9, primary: primary{"master", "q", "p", "s", ""}}, nothing, shut},
@@ -73,8 +76,17 @@ func TestRedisJudge(t *testing.T) {
 		"begun anew, of the first generation": {found{epoch: of("f", epochOpen, 3, "p", "r", 0), seq: 20, primary: same}, knows, shut},
 		"another epoch meanwhile":             {found{epoch: of("f", epochOpen, 4, "p", "r", 0), primary: same}, knows, open},
 		"a restore meanwhile":                 {found{epoch: of("f", epochRestore, 3, "p", "r", 0), primary: same}, knows, open},
-		"quarantine, restarted":               {found{epoch: of("f", epochShut, 3, "p", "r", 0), primary: again}, nothing, adopts},
-		"quarantine, seen by many":            {found{epoch: of("f", epochShut, 3, "p", "r", 0), primary: same}, knows, open},
+
+		"a restore, and a replica was promoted":     {found{epoch: half, seq: 9, mark: 9, primary: primary{"master", "q", "p", "s", ""}}, knowsHalf, repeat},
+		"a restore, promoted, new node":             {found{epoch: half, seq: 9, primary: primary{"master", "q", "p", "s", ""}}, nothing, repeat},
+		"a restore, and restarted with old data":    {found{epoch: half, seq: 8, mark: 8, primary: again}, knowsHalf, repeat},
+		"a restore, and emptied":                    {found{primary: same}, knowsHalf, repeat},
+		"a restore, and restarted":                  {found{epoch: half, seq: 9, mark: 9, primary: again}, knowsHalf, adopts},
+		"a restore, and its beginning is lost":      {found{epoch: e, seq: 8, mark: 8, primary: primary{"master", "q", "p", "s", ""}}, knowsHalf, shut},
+		"a restore that ended, and its end is lost": {found{epoch: half, seq: 9, primary: primary{"master", "q", "p", "s", ""}}, knowledge{epoch: of("g", epochOpen, 4, "p", "r", 0), swaps: 12, mark: 12}, repeat},
+
+		"quarantine, restarted":    {found{epoch: of("f", epochShut, 3, "p", "r", 0), primary: again}, nothing, adopts},
+		"quarantine, seen by many": {found{epoch: of("f", epochShut, 3, "p", "r", 0), primary: same}, knows, open},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := judge(c.f, c.know, 100, 10)
@@ -83,13 +95,19 @@ func TestRedisJudge(t *testing.T) {
 				return
 			}
 			require.NoError(t, v.err)
-			require.Equal(t, c.then == shut, v.why != "", v.why)
+			require.Equal(t, c.then == shut || c.then == repeat, v.why != "", v.why)
 			require.Equal(t, c.then != open, v.write)
 			switch c.then {
+			case repeat:
+				require.Equal(t, epochRestore, v.epoch.state)
+				require.NotContains(t, []string{"d", "e", "f", "g", "h"}, v.epoch.id)
+				if c.know.epoch != nil {
+					require.GreaterOrEqual(t, v.epoch.generation, c.know.epoch.generation)
+				}
 			case shut:
 				require.Equal(t, epochShut, v.epoch.state)
 				require.Equal(t, time.Duration(110), v.epoch.until)
-				require.NotContains(t, []string{"d", "e", "f"}, v.epoch.id)
+				require.NotContains(t, []string{"d", "e", "f", "g", "h"}, v.epoch.id)
 				if c.know.epoch != nil {
 					require.GreaterOrEqual(t, v.epoch.generation, c.know.epoch.generation)
 				}

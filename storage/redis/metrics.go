@@ -45,7 +45,7 @@ func newMetrics() *metrics {
 			Name: "gov_redis_exchange_seconds", Help: "Time of one such exchange with Redis.", Buckets: prometheus.ExponentialBuckets(1e-4, 2, 16)}, []string{"script"}),
 		reloads:    counter("gov_redis_script_loads_total", "Scripts sent in full because Redis did not have them."),
 		epochs:     counter("gov_redis_epoch_changes_total", "Times that this node found other data than it knew, or data in another state."),
-		faults:     counter("gov_redis_faults_total", "Losses of acknowledged changes that this node was the first to notice. Each begins a quarantine."),
+		faults:     counter("gov_redis_faults_total", "Losses of acknowledged changes that this node was the first to notice. Each begins a quarantine, or leaves half of a restore that has to be repeated."),
 		damaged:    counter("gov_redis_damaged_total", "Damaged records that this node has set aside."),
 		settled:    counter("gov_redis_settled_total", "Records that came up as due and were looked at by this node."),
 		recoveries: counters("gov_redis_recoveries_total", "Quarantines that this node ended, or tried to.", "result"),

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +20,8 @@ import (
 
 // How a quarantine is ended.
 
-// recoverFor is how long one node has to end a quarantine before another tries.
+// recoverFor is for how long others leave a quarantine to the node that has begun to
+// end it, if that dies; while it lives it says every so often that it is still at it.
 const recoverFor = time.Minute
 
 // recoverDomain ends a quarantine: whoever held a lease that was lost holds it
@@ -28,15 +30,22 @@ const recoverFor = time.Minute
 // closed. Ids may have been forgotten, so those with a time are refused as
 // stale unless they are newer than now. It can be cut off anywhere and done
 // again.
-func (r *Store) recoverDomain(d *domain, e *epoch) {
-	ctx, cancel := context.WithTimeout(r.ctx, recoverFor)
-	defer cancel()
+func (r *Store) recoverDomain(ctx context.Context, d *domain, e *epoch) {
 	token := rand.Text()
-	ok, err := r.client.SetNX(ctx, d.key("recovering"), token, recoverFor).Result()
+	ok, err := r.client.SetNX(ctx, d.key("recovering"), token, r.cfg.recoverFor).Result()
 	if err != nil || !ok {
 		return // another node is at it
 	}
-	if err := r.recover(ctx, d, e); err != nil {
+	work, end := context.WithCancelCause(ctx)
+	var keeps sync.WaitGroup
+	keeps.Go(func() { end(r.keepRecovering(work, d, token)) })
+	err = r.recover(work, d, e)
+	if err != nil && work.Err() != nil {
+		err = context.Cause(work)
+	}
+	end(nil)
+	keeps.Wait()
+	if err != nil {
 		d.stuck.Store(&err)
 		r.metrics.recoveries.WithLabelValues("error").Inc()
 		r.log.Error("cannot end the quarantine; trying again", "keys", d.tag, "error", err)
@@ -48,6 +57,20 @@ func (r *Store) recoverDomain(d *domain, e *epoch) {
 	}
 	if held, err := r.client.Get(ctx, d.key("recovering")).Result(); err == nil && held == token {
 		r.client.Del(ctx, d.key("recovering"))
+	}
+}
+
+// keepRecovering says that this node is still at it, until it is not, and fails if it
+// has been silent for so long that another may have begun.
+func (r *Store) keepRecovering(ctx context.Context, d *domain, token string) error {
+	for {
+		if rest(ctx, r.cfg.recoverFor/4); ctx.Err() != nil {
+			return nil
+		}
+		held, err := r.client.GetEx(ctx, d.key("recovering"), r.cfg.recoverFor).Result()
+		if (err == nil || errors.Is(err, redis.Nil)) && held != token {
+			return errors.New("this node was silent for too long, and another may be ending it")
+		}
 	}
 }
 

@@ -22,9 +22,9 @@ import (
 const restoreFor = 15 * time.Minute
 
 // Restore implements Store. All other nodes are fenced off by a new epoch while
-// it works, and serve the new state afterwards. If it is cut off, nothing is
-// served until a snapshot was restored; who may do what is kept for that. That its
-// caller goes away does not cut it off.
+// it works, and serve the new state afterwards. If it is cut off, or Redis loses a
+// part of it, nothing is served until a snapshot was restored; who may do what is
+// kept for that. That its caller goes away does not cut it off.
 func (r *Store) Restore(ctx context.Context, in io.Reader) error {
 	state, err := session.ReadSnapshot(in)
 	if err != nil {
@@ -183,6 +183,9 @@ func (r *Store) fence(ctx context.Context) (fenced, error) {
 			old := d.current()
 			next := *old
 			next.state, next.id = epochRestore, drawID()
+			if old.state != epochOpen { // tokens of a later generation may be lost with what was
+				next.generation = faultGeneration(old.generation)
+			}
 			e := next.with()
 			err := d.replaceEpoch(ctx, old, e)
 			if !errors.Is(err, errMoved) {

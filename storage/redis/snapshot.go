@@ -19,7 +19,8 @@ import (
 // snapshot dies; a node that lives says every so often that it is still at it.
 const frozenFor = 5 * time.Second
 
-// A freezing holds up all changes.
+// A freezing holds up all changes. Log time stands still meanwhile, since no lease
+// can be renewed: a backup ends none.
 type freezing struct {
 	r       *Store
 	domains []*domain

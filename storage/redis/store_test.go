@@ -289,6 +289,46 @@ func TestRedisFrozenByAnother(t *testing.T) {
 	require.Equal(t, "another", s.do("GET", key))
 }
 
+// While changes are held up no lease can be renewed. So none runs out either: log time
+// stands still, whichever node beats, until they go on, and a node is ready meanwhile.
+func TestRedisTimeStandsStillWhileChangesAreHeldUp(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	at := clockAt(0)
+	ours := func(c *Config) { c.monotonic = at.now }
+	r, other := s.open("one", ours), s.open("other", ours)
+	const ttl = 2 * time.Second
+	pass := func(d time.Duration, meanwhile func()) {
+		for range d / beatEvery {
+			at.pass(beatEvery)
+			for _, node := range []*Store{r, other} {
+				node.domain("").beat(t.Context())
+			}
+			meanwhile()
+		}
+	}
+	renew := func(token uint64) session.Code {
+		return one(t, r, &session.Renew{NS: testNS, Client: "w", ID: "l", Pools: []string{"p"}, Token: token, TTL: ttl}).Code
+	}
+	one(t, r, &session.PutPool{NS: testNS, Pool: "p", Slots: 1, By: session.Maker{Client: "t", Request: "put"}})
+	held := one(t, r, &session.Acquire{NS: testNS, Client: "w", Slot: "l", Pool: "p", Weight: 1, TTL: ttl})
+	require.Equal(t, session.Admitted, held.Code)
+	token := held.Grants[0].Token
+
+	f, err := r.freeze(t.Context())
+	require.NoError(t, err)
+	pass(2*ttl, func() {
+		require.NoError(t, f.hold(t.Context()))
+		for _, node := range []*Store{r, other} {
+			require.NoError(t, node.Ready(t.Context()))
+		}
+	})
+	f.thaw()
+	require.Equal(t, session.Renewed, renew(token))
+	pass(2*ttl, func() {})
+	require.Equal(t, session.LeaseExpired, renew(token), "it goes on")
+}
+
 // Of a request that takes several rounds nothing is applied behind a round that
 // failed: its commands keep their order.
 func TestRedisRequestEndsWithAFailedRound(t *testing.T) {

@@ -24,8 +24,8 @@
 --
 -- Returns "ok", the clock, and "1" if this node now waits for its turn, "2" if
 -- others do and it takes none; or "lost", the clock, the same, and all records
--- and parts, 0 where they have not changed; or "frozen" while a snapshot is
--- saved; or "absent" as load.lua does, or what guard.lua says; or "behind" if the
+-- and parts, 0 where they have not changed; or "frozen" and the clock while a
+-- snapshot is saved; or "absent" as load.lua does, or what guard.lua says; or "behind" if the
 -- mark of this node is older than it knows; or "half" and an error if it was
 -- stopped between two writes.
 --
@@ -189,8 +189,9 @@ if first > #ARGV then
   end
   return {'ok', clock, turn()}
 end
-if n > 0 and call('EXISTS', KEYS[2]) == 1 then
-  return {'frozen'}
+-- The clock stands still as well: no lease can be renewed meanwhile.
+if call('EXISTS', KEYS[2]) == 1 then
+  return {'frozen', clock}
 end
 
 -- arguments of each operation, beside its letter; C changes nothing but the clock
