@@ -164,7 +164,7 @@ func (s *State) ask(c *Begin, x *Session, r *Result) Code {
 		Kind: c.CallKind, Server: q.Server, By: c.principal(),
 	}
 	if before != nil && !before.Approved && before.End == approval.Cancelled {
-		a.Votes, a.By = before.Votes, before.By // it was called off for what stood, which has gone
+		a.Votes, a.By = before.Votes, before.By                             // it was called off for what stood, which has gone
 		a.AllowOnTimeout = a.AllowOnTimeout && a.Approval.Count(false) == 0 // a vote to deny has ended that
 	}
 	s.write(k, a)
