@@ -34,6 +34,10 @@ func (t *tenant) things() []thing {
 			_, err := n.slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: by, SlotId: id, Client: name, Ttl: long})
 			return err
 		}, nil},
+		{"clients", "a client that deletes nothing", 1, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+			_, err := n.counters.Delete(ctx, &v1.DeleteRequest{Key: by + "-none", RequestId: id, Client: name})
+			return err
+		}, nil},
 		{"pools", "a pool", 1, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.slots.PutPool(ctx, &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: id, Client: by})
 			return err
