@@ -106,6 +106,46 @@ func TestQuotas(t *testing.T) {
 	require.NoError(t, acquire("c9"))
 }
 
+// Each item of a list is a key, also in a list that is there, and one of many that are
+// appended together.
+func TestQuotaOfItems(t *testing.T) {
+	n := start(t)
+	add := func(list, request string, items ...string) (int64, error) {
+		res, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Client: "c", RequestId: request, Key: list, Items: items, Ttl: durationpb.New(time.Hour)})
+		return res.GetLength(), err
+	}
+	n.putQuotas("default", session.Quotas{Keys: 4})
+	for _, try := range []struct {
+		list, request string
+		items         []string
+		length        int64 // 0: it is refused
+	}{
+		{"l", "all-at-once", []string{"a", "b", "c", "d"}, 0}, // with the list that is five
+		{"l", "two", []string{"a", "b"}, 2},
+		{"l", "two-more", []string{"c", "d"}, 0},
+		{"l", "one-more", []string{"c"}, 3},
+		{"l", "another", []string{"d"}, 0},
+		{"m", "another-list", []string{"a"}, 0},
+		{"l", "two", []string{"a", "b"}, 2}, // it was done
+	} {
+		length, err := add(try.list, try.request, try.items...)
+		if try.length == 0 {
+			requireOverQuota(t, err, "keys")
+			continue
+		}
+		require.NoError(t, err, try.request)
+		require.Equal(t, try.length, length, try.request)
+	}
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, used.Used.Keys)
+	n.putQuotas("default", session.Quotas{Keys: 3})
+	_, err = add("l", "beyond", "d")
+	requireOverQuota(t, err, "keys")
+	_, err = n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Client: "c", Key: "l"})
+	require.NoError(t, err, "it ends something")
+}
+
 // Bytes are those of values, lists and policies.
 func TestQuotaOfBytes(t *testing.T) {
 	n := start(t)

@@ -13,6 +13,7 @@ type charge struct {
 
 	counts *counted
 	own    session.Key // a record that it makes, unless it is there
+	others int64       // records that it makes in any case
 	bytes  int64
 }
 
@@ -57,6 +58,7 @@ func chargeOf(cmd session.Command) (c charge) {
 			size += len(item)
 		}
 		c.makes(keys, session.ListKey(cmd.NS, cmd.Key), size)
+		c.others = int64(len(cmd.Items))
 	case *session.PutBudget:
 		c.makes(keys, session.BudgetKey(cmd.NS, cmd.Budget), 0)
 	case *session.PutHash:

@@ -187,7 +187,10 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	exceeded := func(there func(session.Key) bool) (name string, n int64) {
 		t := q.tallyOf(ctx, ns)
 		if c.counts != nil {
-			if most, used := c.counts.of(&x, &t); most > 0 && used >= most && !there(c.own) {
+			// What adds nothing is let in also where there is more than there may be.
+			most, used := c.counts.of(&x, &t)
+			full := func(adds int64) bool { return most > 0 && adds > 0 && used+adds > most }
+			if full(c.others) || full(c.others+1) && !there(c.own) {
 				return c.counts.name, most
 			}
 		}
