@@ -30,6 +30,16 @@ func (c *PutHash) from() (ns string, by Maker)      { return c.NS, c.By }
 func (c *Repair) from() (ns string, by Maker)       { return c.NS, c.By }
 func (c *Signal) from() (ns string, by Maker)       { return c.NS, c.By }
 
+// MakerOf returns whose request a command is, and under which id; nobody's where it is none.
+func MakerOf(cmd Command) Maker {
+	c, ok := cmd.(request)
+	if !ok {
+		return Maker{}
+	}
+	_, by := c.from()
+	return by
+}
+
 // request carries a request out if it was not before, and remembers it. Refusals
 // change nothing, so that they are not remembered.
 func (s *State) request(c request, r *Result) {

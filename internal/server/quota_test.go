@@ -74,6 +74,8 @@ func TestQuotas(t *testing.T) {
 	requireOverQuota(t, err, "keys")
 	_, err = n.counters.Append(n.ctx(), &v1.AppendRequest{Client: "c1", Key: "l", Items: []string{"i"}, Ttl: durationpb.New(time.Hour)})
 	requireOverQuota(t, err, "keys")
+	_, err = n.policies.DeleteHash(n.ctx(), &v1.DeleteHashRequest{Client: "c1", Tool: "none"})
+	require.NoError(t, err, "it adds nothing")
 	_, err = n.counters.Delete(n.ctx(), &v1.DeleteRequest{Client: "c1", Key: "k2"})
 	require.NoError(t, err)
 	require.NoError(t, set("k3", "x"))
@@ -102,6 +104,46 @@ func TestQuotas(t *testing.T) {
 	n.putQuotas("default", session.Quotas{})
 	require.NoError(t, create("s3"))
 	require.NoError(t, acquire("c9"))
+}
+
+// Each item of a list is a key, also in a list that is there, and one of many that are
+// appended together.
+func TestQuotaOfItems(t *testing.T) {
+	n := start(t)
+	add := func(list, request string, items ...string) (int64, error) {
+		res, err := n.counters.Append(n.ctx(), &v1.AppendRequest{Client: "c", RequestId: request, Key: list, Items: items, Ttl: durationpb.New(time.Hour)})
+		return res.GetLength(), err
+	}
+	n.putQuotas("default", session.Quotas{Keys: 4})
+	for _, try := range []struct {
+		list, request string
+		items         []string
+		length        int64 // 0: it is refused
+	}{
+		{"l", "all-at-once", []string{"a", "b", "c", "d"}, 0}, // with the list that is five
+		{"l", "two", []string{"a", "b"}, 2},
+		{"l", "two-more", []string{"c", "d"}, 0},
+		{"l", "one-more", []string{"c"}, 3},
+		{"l", "another", []string{"d"}, 0},
+		{"m", "another-list", []string{"a"}, 0},
+		{"l", "two", []string{"a", "b"}, 2}, // it was done
+	} {
+		length, err := add(try.list, try.request, try.items...)
+		if try.length == 0 {
+			requireOverQuota(t, err, "keys")
+			continue
+		}
+		require.NoError(t, err, try.request)
+		require.Equal(t, try.length, length, try.request)
+	}
+	used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, used.Used.Keys)
+	n.putQuotas("default", session.Quotas{Keys: 3})
+	_, err = add("l", "beyond", "d")
+	requireOverQuota(t, err, "keys")
+	_, err = n.counters.DeleteList(n.ctx(), &v1.DeleteListRequest{Client: "c", Key: "l"})
+	require.NoError(t, err, "it ends something")
 }
 
 // Bytes are those of values, lists and policies.
@@ -620,80 +662,6 @@ func TestQuotaOfOtherOperations(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.approvals.Request(n.ctx(), &v1.ApprovalServiceRequestRequest{Client: "another", RequestId: "r", AgentId: "a", Tool: "t"})
 	requireOverQuota(t, err, "clients")
-}
-
-// Whatever makes the state remember another client is held to the quota of clients, by
-// itself and among other operations; a client that is there goes on.
-func TestQuotaOfClients(t *testing.T) {
-	n := start(t)
-	n.putPolicy(policy()...)
-	n.putPool("q", 9)
-	n.putRate("r", 9, time.Hour)
-	n.putBudget("money", "", "10")
-	i := 0
-	id := func() string { i++; return fmt.Sprint("id", i) }
-	reason := func(err error) string { // why it was refused; empty if it was not
-		if err == nil {
-			return ""
-		}
-		return info(t, err).Reason
-	}
-	tries := map[string]func(client string) (reason string){
-		"take": func(client string) string {
-			_, err := n.limits.TakeRate(n.ctx(), &v1.TakeRateRequest{Client: client, RequestId: id(), Rate: "r"})
-			return reason(err)
-		},
-		"take, among others": func(client string) string {
-			out, err := n.calls.BatchCalls(n.ctx(), &v1.BatchCallsRequest{Operations: []*v1.Operation{
-				{Op: &v1.Operation_Take{Take: &v1.TakeRateRequest{Client: client, RequestId: id(), Rate: "r"}}},
-			}})
-			require.NoError(t, err)
-			return out.Results[0].GetError().GetReason()
-		},
-		"acquire": func(client string) string {
-			_, err := n.slots.AcquireSlot(n.ctx(), &v1.AcquireSlotRequest{Client: client, SlotId: id(), Pool: "q"})
-			return reason(err)
-		},
-		"put a rate": func(client string) string {
-			_, err := n.limits.PutRate(n.ctx(), &v1.PutRateRequest{Client: client, RequestId: id(), Rate: "r", Limit: 9, Per: durationpb.New(time.Hour)})
-			return reason(err)
-		},
-		"put a budget": func(client string) string {
-			_, err := n.limits.PutBudget(n.ctx(), &v1.PutBudgetRequest{Client: client, RequestId: id(), Budget: "money", Amount: "10"})
-			return reason(err)
-		},
-		"adjust a budget": func(client string) string {
-			_, err := n.limits.AdjustBudget(n.ctx(), &v1.AdjustBudgetRequest{Client: client, RequestId: id(), Budget: "money", By: "1"})
-			return reason(err)
-		},
-		"set": func(client string) string {
-			_, err := n.counters.Set(n.ctx(), &v1.SetRequest{Client: client, RequestId: id(), Key: "k", Value: "v"})
-			return reason(err)
-		},
-		"increment": func(client string) string {
-			_, err := n.counters.Increment(n.ctx(), &v1.IncrementRequest{Client: client, RequestId: id(), Key: "n"})
-			return reason(err)
-		},
-		"put a hash": func(client string) string {
-			_, err := n.policies.PutHash(n.ctx(), &v1.PutHashRequest{Client: client, RequestId: id(), Tool: "t", Hash: hashOfATool})
-			return reason(err)
-		},
-	}
-	for name, try := range tries {
-		require.Empty(t, try("here"), name)
-	}
-	count := func() int64 {
-		used, err := n.access.GetQuotas(n.ctx(), &v1.GetQuotasRequest{})
-		require.NoError(t, err)
-		return used.Used.Clients
-	}
-	before := count()
-	n.putQuotas("default", session.Quotas{Clients: before})
-	for name, try := range tries {
-		require.Equal(t, fault.ReasonQuotaExceeded, try("new-"+id()), name)
-		require.Empty(t, try("here"), name)
-	}
-	require.Equal(t, before, count(), "nobody was added")
 }
 
 // So many sessions a second where nobody asks how many operations. What is refused was not

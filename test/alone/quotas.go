@@ -50,6 +50,10 @@ func quotas(s *script) {
 		done(s, "put a pool there", func(ctx context.Context, n *node) (*v1.PutPoolResponse, error) {
 			return n.slots.PutPool(t.in(ctx), pool)
 		})
+		item := &v1.AppendRequest{Key: s.own, Items: []string{"a"}, Ttl: long, RequestId: s.id(), Client: s.own}
+		done(s, "append an item there", func(ctx context.Context, n *node) (*v1.AppendResponse, error) {
+			return n.counters.Append(t.in(ctx), item)
+		})
 		things := t.things()
 		switch n := s.rng.IntN(5); {
 		case i == 0:
@@ -147,11 +151,11 @@ func (t *tenant) outdated(want string) {
 	t.over = t.over || want != "" && t.tries > 1
 }
 
-// counted makes as many of a thing as may be, and one more. What is there may be put again,
-// and where one is gone there is room for another.
+// counted makes as many of a thing as there is room for, and one more. What is there may be
+// put again, and where one is gone there is room for another.
 func (t *tenant) counted(x thing) {
 	t.name = x.quota
-	most, used := x.base+1+t.rng.Int64N(3), x.base
+	most, used := x.base+x.each+t.rng.Int64N(3), x.base
 	t.bound(most)
 	var ids []string
 	name := func(i int) string { return fmt.Sprint(t.own, "-", i) }
@@ -174,7 +178,7 @@ func (t *tenant) counted(x thing) {
 		t.wrong(!t.over && got != "", "%d of %d %s are there, and what adds nothing is refused for the quota %q", used, most, t.name, got)
 	}
 	see()
-	for used < most && !t.over {
+	for used+x.each <= most && !t.over {
 		one("")
 	}
 	see()
@@ -217,13 +221,13 @@ func (t *tenant) weighed() {
 		return func(ctx context.Context, n *node) error { _, err := n.counters.Set(ctx, req); return err }
 	}
 	list := func(sizes ...int) func(context.Context, *node) error {
-		req := &v1.AppendRequest{Key: t.own, Ttl: long, RequestId: t.id(), Client: t.own}
+		req := &v1.AppendRequest{Key: t.own + "-sized", Ttl: long, RequestId: t.id(), Client: t.own}
 		for _, size := range sizes {
 			req.Items = append(req.Items, strings.Repeat("a", size))
 		}
 		return func(ctx context.Context, n *node) error { _, err := n.counters.Append(ctx, req); return err }
 	}
-	left := most - int(t.used()) // of the policy that is there
+	left := most - int(t.used()) // of the policy and the item that are there
 	set("set what is too large", t.name, value(left+1))
 	set("append what is too large", t.name, list(left, 1))
 	if t.rng.IntN(2) == 0 {

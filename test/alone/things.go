@@ -34,6 +34,10 @@ func (t *tenant) things() []thing {
 			_, err := n.slots.AcquireSlot(ctx, &v1.AcquireSlotRequest{Pool: by, SlotId: id, Client: name, Ttl: long})
 			return err
 		}, nil},
+		{"clients", "a client that deletes nothing", 1, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+			_, err := n.counters.Delete(ctx, &v1.DeleteRequest{Key: by + "-none", RequestId: id, Client: name})
+			return err
+		}, nil},
 		{"pools", "a pool", 1, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.slots.PutPool(ctx, &v1.PutPoolRequest{Pool: name, Slots: 1, RequestId: id, Client: by})
 			return err
@@ -52,40 +56,44 @@ func (t *tenant) things() []thing {
 			_, err := n.policies.PutPolicy(ctx, &v1.PutPolicyRequest{Yaml: "name: " + name + "\nmax_tool_calls: 9\n", RequestId: id, Client: by})
 			return err
 		}, nil},
-		{"keys", "a value", 0, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "a value", 2, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.counters.Set(ctx, &v1.SetRequest{Key: name, Value: "a", RequestId: id, Client: by})
 			return err
 		}, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.counters.Delete(ctx, &v1.DeleteRequest{Key: name, RequestId: id, Client: by})
 			return err
 		}},
-		{"keys", "a sum", 0, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "a sum", 2, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.counters.Increment(ctx, &v1.IncrementRequest{Key: name, Amount: "1", RequestId: id, Client: by})
 			return err
 		}, nil},
-		{"keys", "a list of one item", 0, 2, false, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "a list of one item", 2, 2, false, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.counters.Append(ctx, &v1.AppendRequest{Key: name, Items: []string{"a"}, Ttl: long, RequestId: id, Client: by})
 			return err
 		}, nil},
-		{"keys", "a budget", 0, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "an item of a list that is there", 2, 1, false, false, func(ctx context.Context, n *node, _, id string) error {
+			_, err := n.counters.Append(ctx, &v1.AppendRequest{Key: by, Items: []string{"a"}, Ttl: long, RequestId: id, Client: by})
+			return err
+		}, nil},
+		{"keys", "a budget", 2, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.limits.PutBudget(ctx, &v1.PutBudgetRequest{Budget: name, Amount: "1", RequestId: id, Client: by})
 			return err
 		}, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.limits.DeleteBudget(ctx, &v1.DeleteBudgetRequest{Budget: name, RequestId: id, Client: by})
 			return err
 		}},
-		{"keys", "a hash", 0, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "a hash", 2, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.policies.PutHash(ctx, &v1.PutHashRequest{Tool: name, Hash: strings.Repeat("1", 64), RequestId: id, Client: by})
 			return err
 		}, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.policies.DeleteHash(ctx, &v1.DeleteHashRequest{Tool: name, RequestId: id, Client: by})
 			return err
 		}},
-		{"keys", "an approval", 0, 1, false, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "an approval", 2, 1, false, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.approvals.Request(ctx, &v1.ApprovalServiceRequestRequest{AgentId: name, Tool: "one", Timeout: hour, RequestId: id, Client: by})
 			return err
 		}, nil},
-		{"keys", "a standing approval", 0, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
+		{"keys", "a standing approval", 2, 1, true, false, func(ctx context.Context, n *node, name, id string) error {
 			_, err := n.approvals.PutStanding(ctx, &v1.PutStandingRequest{Scope: v1.StandingScope_STANDING_SCOPE_AGENT, Name: name, Tool: "one", Expiry: hour, RequestId: id, Client: by})
 			return err
 		}, nil},

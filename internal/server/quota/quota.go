@@ -162,70 +162,16 @@ func (q *Quotas) Used(ctx context.Context, ns string) session.Quotas {
 	return used
 }
 
-// Admit refuses a command that adds to what its namespace has too much of. What is there
-// already is no addition. See admitEnd for what costs nothing.
+// Admit refuses a command that adds to what its namespace has too much of (see chargeOf).
+// What is there already is no addition. See admitEnd for what costs nothing.
 func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if ends(cmd) {
-		return q.admitEnd(ctx, cmd)
-	}
-	var own session.Key
-	var client, request string
-	var most func(*session.Quotas) (name string, most int64)
-	var used func(*session.Tally) int64
-	var bytes int64
-	keys := func(k session.Key, by session.Maker, size int) {
-		own, client, request, bytes = k, by.Client, by.Request, int64(size)
-		most = func(x *session.Quotas) (string, int64) { return "keys", x.Keys }
-		used = func(t *session.Tally) int64 { return t.Keys }
-	}
-	pools := func(k session.Key, by session.Maker) {
-		own, client, request = k, by.Client, by.Request
-		most = func(x *session.Quotas) (string, int64) { return "pools", x.Pools }
-		used = func(t *session.Tally) int64 { return t.Pools }
-	}
-	switch c := cmd.(type) {
-	case *session.Open:
-		own = session.SessionKey(c.NS, c.Session)
-		most = func(x *session.Quotas) (string, int64) { return "sessions", x.Sessions }
-		used = func(t *session.Tally) int64 { return t.Sessions }
-	case *session.PutPolicy:
-		own, client, request, bytes = session.NameKey(c.NS, c.Name), c.By.Client, c.By.Request, int64(len(c.Tree))
-		most = func(x *session.Quotas) (string, int64) { return "policies", x.Policies }
-		used = func(t *session.Tally) int64 { return t.Policies }
-	case *session.PutPool:
-		pools(session.PoolKey(c.NS, c.Pool), c.By)
-	case *session.PutRate:
-		pools(session.PoolKey(c.NS, session.RatePool(c.Rate)), c.By)
-	case *session.Set:
-		keys(session.CounterKey(c.NS, c.Key), c.By, len(c.Value.Text))
-	case *session.Increment:
-		keys(session.CounterKey(c.NS, c.Key), c.By, 0)
-	case *session.Append:
-		size := 0
-		for _, item := range c.Items {
-			size += len(item)
+		if err := q.admitEnd(ctx, cmd); err != nil {
+			return err
 		}
-		keys(session.ListKey(c.NS, c.Key), c.By, size)
-	case *session.PutBudget:
-		keys(session.BudgetKey(c.NS, c.Budget), c.By, 0)
-	case *session.PutHash:
-		keys(session.HashKey(c.NS, c.Tool), c.By, 0)
-	case *session.PutStanding:
-		keys(session.StandingKey(c.NS, c.Of.ID()), c.By, len(c.Shown))
-	case *session.Ask:
-		keys(session.ApprovalKey(c.NS, c.ID), c.By, len(c.Preview)+len(c.Reason))
-	case *session.Begin:
-		if c.Asking == nil {
-			return nil
-		}
-		keys(session.ApprovalKey(c.NS, session.ApprovalID(c.NS, c.Session, c.Call)), session.Maker{}, len(c.Asking.Preview)+len(c.Asking.Reason))
-	case *session.Acquire:
-		client = c.Client
-	case *session.TakeRate:
-		client = c.Client
-	case *session.AdjustBudget:
-		client, request = c.By.Client, c.By.Request
-	default:
+	}
+	c := chargeOf(cmd)
+	if c == (charge{}) {
 		return nil
 	}
 	ns := cmd.Namespace()
@@ -233,18 +179,25 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if x == (session.Quotas{}) {
 		return nil
 	}
+	var who session.Key // none where nobody is remembered
+	if c.client != "" {
+		who = session.ClientKey(ns, c.client)
+	}
 	// exceeded is which quota is used up for it, by what is there already.
 	exceeded := func(there func(session.Key) bool) (name string, n int64) {
 		t := q.tallyOf(ctx, ns)
-		if most != nil {
-			if name, n := most(&x); n > 0 && used(&t) >= n && !there(own) {
-				return name, n
+		if c.counts != nil {
+			// What adds nothing is let in also where there is more than there may be.
+			most, used := c.counts.of(&x, &t)
+			full := func(adds int64) bool { return most > 0 && adds > 0 && used+adds > most }
+			if full(c.others) || full(c.others+1) && !there(c.own) {
+				return c.counts.name, most
 			}
 		}
-		if client != "" && x.Clients > 0 && t.Clients >= x.Clients && !there(session.ClientKey(ns, client)) {
+		if who != "" && x.Clients > 0 && t.Clients >= x.Clients && !there(who) {
 			return "clients", x.Clients
 		}
-		if bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+bytes > x.Bytes {
+		if c.bytes > 0 && x.Bytes > 0 && q.bytesOf(ctx, ns)+c.bytes > x.Bytes {
 			return "bytes", x.Bytes
 		}
 		return "", 0
@@ -257,7 +210,8 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	}
 	// Whether it is an addition is looked up as it stands, and once: this node may be behind,
 	// and who is refused is told that nothing was applied.
-	wanted := slices.DeleteFunc(append([]session.Key{session.ClientKey(ns, client), own}, asked(cmd)...), func(k session.Key) bool { return k == "" })
+	wanted := append([]session.Key{who, c.own, c.ends}, asked(cmd)...)
+	wanted = slices.DeleteFunc(wanted, func(k session.Key) bool { return k == "" })
 	found, err := q.latest(ctx, wanted)
 	if err != nil {
 		return nil // it cannot be told now
@@ -266,7 +220,10 @@ func (q *Quotas) Admit(ctx context.Context, cmd session.Command) error {
 	if name == "" || slices.ContainsFunc(asked(cmd), func(k session.Key) bool { return found[k] != nil }) {
 		return nil
 	}
-	if request != "" && found[session.ClientKey(ns, client)] != nil && q.answered(ctx, ns, client, request) {
+	if c.ends != "" && Has(found[c.ends], cmd) {
+		return nil
+	}
+	if c.request != "" && found[who] != nil && q.answered(ctx, ns, c.client, c.request) {
 		return nil // it was carried out before, and is answered as it was, or it cannot be told now
 	}
 	return q.refuse(ns, name, n)
@@ -300,20 +257,6 @@ func (q *Quotas) latest(ctx context.Context, keys []session.Key) (map[session.Ke
 		read = storage.Nearby // it is at least as new, behind the first
 	}
 	return all, nil
-}
-
-// asked are the approvals of which one has to be there for a command that asks for an
-// approval to ask nobody anew: its own, or one that stands for the call.
-func asked(cmd session.Command) (keys []session.Key) {
-	switch cmd.(type) {
-	case *session.Ask, *session.Begin:
-		for _, k := range cmd.Touches() {
-			if k.Kind() == session.KindApproval || k.Kind() == session.KindStanding {
-				keys = append(keys, k)
-			}
-		}
-	}
-	return keys
 }
 
 // instead is what to do about a quota that is used up, where to let something go is not
