@@ -3,7 +3,9 @@ package waiting
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -152,4 +154,46 @@ func TestNothingIsClaimedForWhoHasExpired(t *testing.T) {
 	require.Equal(t, []session.Command{soon, ever}, claimed())
 	now = now.Add(time.Second)
 	require.Equal(t, []session.Command{ever}, claimed())
+}
+
+// unled is a store that nobody leads.
+type unled struct {
+	storage.Store
+	apply func(cmds []session.Command)
+}
+
+func (u *unled) Apply(_ context.Context, cmds ...session.Command) []storage.Answer {
+	u.apply(cmds)
+	return slices.Repeat([]storage.Answer{storage.Refused(errors.New("no leader"))}, len(cmds))
+}
+
+// However often somebody is to be asked for while there is no answer, it is done once, and
+// not at all for who has left meanwhile.
+func TestWhoIsAskedForAgain(t *testing.T) {
+	w := still(t)
+	var all []*Wait
+	for i := range waitBatch + 2 {
+		x := &Wait{Pool: session.PoolKey("default", "q"), Holder: fmt.Sprint(i), Claim: &session.Acquire{Slot: fmt.Sprint(i)}}
+		w.Join(x)
+		all = append(all, x)
+	}
+	left := all[waitBatch]
+	claimed := map[string]int{}
+	w.store = &unled{apply: func(cmds []session.Command) {
+		for _, c := range cmds {
+			claimed[c.(*session.Acquire).Slot]++
+		}
+		w.remove(left)
+	}}
+	for range 3 {
+		w.ask(all...)
+	}
+	w.claim(t.Context(), w.expired())
+	require.Equal(t, len(all)-1, len(claimed))
+	require.Zero(t, claimed[left.Holder])
+	require.Equal(t, 1, claimed["0"])
+	w.ask(all[0])
+	w.claim(t.Context(), w.expired())
+	require.Equal(t, 2, claimed["0"])
+	require.Empty(t, w.expired())
 }

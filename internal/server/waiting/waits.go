@@ -59,6 +59,7 @@ type Wait struct {
 
 	done     chan storage.Answer // capacity 1
 	listed   bool                // among the waits of this node; guarded by Waiters.mu
+	asked    bool                // it is to be asked for again; guarded by Waiters.mu
 	answered bool                // a final answer is in done; guarded by Waiters.mu
 	warned   bool                // it was logged that a claim had no answer; guarded by Waiters.mu
 }
@@ -218,10 +219,15 @@ func (w *Waiters) dequeue(x *Wait) bool {
 	return true
 }
 
-// ask has waiters asked for again soon.
+// ask has waiters asked for again soon, each once: while nobody answers they come again and
+// again.
 func (w *Waiters) ask(waiting ...*Wait) {
 	w.mu.Lock()
-	w.over = append(w.over, waiting...)
+	for _, x := range waiting {
+		if !x.asked {
+			x.asked, w.over = true, append(w.over, x)
+		}
+	}
 	w.mu.Unlock()
 	select {
 	case w.due <- struct{}{}:
@@ -381,9 +387,10 @@ func (w *Waiters) expired() []*Wait {
 	defer w.mu.Unlock()
 	over := w.over
 	w.over = nil
-	return slices.DeleteFunc(over, func(x *Wait) bool {
-		return !x.listed || x.answered
-	})
+	for _, x := range over {
+		x.asked = false
+	}
+	return over
 }
 
 // claim asks for the waiters again, and hands on the answers that are final.
@@ -394,9 +401,16 @@ func (w *Waiters) claim(ctx context.Context, waiting []*Wait) {
 
 func (x *Wait) gone() bool { return x.Gone != nil && x.Gone() }
 
-// each proposes a command for each waiter, some at a time.
+// each proposes a command for each waiter who waits still, some at a time: they may leave
+// while others are asked for, and a slot that is claimed for nobody is lost until its TTL.
 func (w *Waiters) each(ctx context.Context, waiting []*Wait, command func(*Wait) session.Command, answered func(*Wait, storage.Answer)) {
 	for now := range slices.Chunk(waiting, waitBatch) {
+		w.mu.Lock()
+		now = slices.DeleteFunc(now, func(x *Wait) bool { return !x.listed || x.answered })
+		w.mu.Unlock()
+		if len(now) == 0 {
+			continue
+		}
 		cmds := make([]session.Command, len(now))
 		for i, x := range now {
 			cmds[i] = command(x)
