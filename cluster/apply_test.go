@@ -298,7 +298,7 @@ func TestANodeThatEndsSaysSo(t *testing.T) {
 	err = n.Restore(ctx, strings.NewReader(""))
 	require.Equal(t, storage.NotApplied, storage.OutcomeOf(err))
 	require.ErrorIs(t, err, errClosed)
-	_, err = n.View(ctx, storage.Latest)
+	_, err = n.View(ctx, "", storage.Latest)
 	require.ErrorIs(t, err, errClosed)
 	require.NoError(t, ctx.Err(), "nobody waited")
 }

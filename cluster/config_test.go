@@ -151,7 +151,7 @@ func TestAMajorityThatIsGoneIsNotWaitedFor(t *testing.T) {
 	a := n.Apply(t.Context(), increment("r"))[0]
 	require.Equal(t, storage.NotApplied, a.Outcome, "%v", a.Err)
 	require.ErrorIs(t, a.Err, errNoLeader)
-	_, err := n.View(t.Context(), storage.Latest)
+	_, err := n.View(t.Context(), "", storage.Latest)
 	require.ErrorIs(t, err, errNoLeader)
 	err = n.AddNode(t.Context(), "n3", "127.0.0.1:1", true)
 	require.ErrorIs(t, err, errNoLeader)

@@ -432,7 +432,7 @@ func TestNodeSnapshots(t *testing.T) {
 	n4 := c.add("n4", nil)
 	for _, n := range []*testNode{f, n4} {
 		n.waitReady(t)
-		v, err := n.View(t.Context(), storage.Nearby)
+		v, err := n.View(t.Context(), "", storage.Nearby)
 		require.NoError(t, err)
 		found, err := v.Find(session.Prefix(session.KindCounter, "n"), "", 100, nil)
 		require.NoError(t, err)

@@ -27,8 +27,8 @@ func (n *Node) Get(ctx context.Context, k session.Key, r storage.Read) (storage.
 	return n.fsm.get(k), nil
 }
 
-// View implements storage.Store.
-func (n *Node) View(ctx context.Context, r storage.Read) (storage.View, error) {
+// View implements storage.Store. It has all namespaces, whatever is asked for.
+func (n *Node) View(ctx context.Context, _ string, r storage.Read) (storage.View, error) {
 	if r == storage.Latest {
 		if err := n.catchUp(ctx); err != nil {
 			return storage.View{}, err

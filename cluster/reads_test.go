@@ -138,7 +138,7 @@ func TestOneOfTwoReadsNothing(t *testing.T) {
 	c.net.isolate(old.Address(), true)
 	for old.Leader() { // as long as it does
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := old.View(ctx, storage.Latest)
+		_, err := old.View(ctx, "", storage.Latest)
 		cancel()
 		require.ErrorAs(t, err, new(*storage.ReadError))
 	}

@@ -309,7 +309,7 @@ func testARestartInTheMiddleOfARestore(t *testing.T, use func(*Config)) {
 	}
 	for _, n := range c.nodes {
 		n.waitReady(t)
-		v, err := n.View(t.Context(), storage.Latest)
+		v, err := n.View(t.Context(), "", storage.Latest)
 		require.NoError(t, err)
 		found, err := v.Find(session.Prefix(session.KindPool, "default"), "", 20_000, nil)
 		require.NoError(t, err)

@@ -38,8 +38,8 @@ func (s *spread) Get(ctx context.Context, k session.Key, r storage.Read) (storag
 	return s.next().Get(ctx, k, r)
 }
 
-func (s *spread) View(ctx context.Context, r storage.Read) (storage.View, error) {
-	return s.next().View(ctx, r)
+func (s *spread) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
+	return s.next().View(ctx, ns, r)
 }
 
 func (s *spread) OnLapse(tell func([]session.Lapse)) {

@@ -114,8 +114,8 @@ func (m *Memory) foundAt(k session.Key, now time.Duration) Found {
 	return f
 }
 
-// View implements Store.
-func (m *Memory) View(context.Context, Read) (View, error) {
+// View implements Store. It has all namespaces, whatever is asked for.
+func (m *Memory) View(context.Context, string, Read) (View, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.ApplyAll(m.logTime(), nil)

@@ -96,7 +96,7 @@ func TestMemoryViewAndRestoreAreOfNow(t *testing.T) {
 	by := session.Maker{Client: "c"}
 	require.NoError(t, m.Apply(t.Context(), &session.Set{NS: "n", By: by, Key: "k", Value: session.Value{Text: "x"}, TTL: time.Second})[0].Err)
 	find := func() int {
-		v, err := m.View(t.Context(), storage.Nearby)
+		v, err := m.View(t.Context(), "", storage.Nearby)
 		require.NoError(t, err)
 		require.Equal(t, now, v.Now)
 		all, err := v.Find(session.Prefix(session.KindCounter, "n"), "", 10, nil)

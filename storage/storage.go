@@ -17,8 +17,8 @@ type Store interface {
 	// Get returns a record as it stands; nil if it is absent or has lapsed. Its
 	// error, and those of other reads, is a *ReadError.
 	Get(ctx context.Context, k session.Key, r Read) (Found, error)
-	// View returns the whole state, for listing.
-	View(ctx context.Context, r Read) (View, error)
+	// View returns the state of a namespace, for listing; that of all if it is empty.
+	View(ctx context.Context, ns string, r Read) (View, error)
 	// OnLapse has the store tell of the calls whose lease it finds to have run
 	// out, whether a command finds them or its own housekeeping does: each once,
 	// at the node that gave the entry its place in which it was found, and before
@@ -55,8 +55,9 @@ const (
 	Latest
 )
 
-// A View is the state at one instant. It is immutable and safe for concurrent
-// use.
+// A View is the state of a namespace, or of all, at one instant. It is immutable and
+// safe for concurrent use. What it has of namespaces that were not asked for means
+// nothing.
 type View struct {
 	Now   time.Duration // log time
 	Index uint64

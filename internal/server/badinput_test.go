@@ -18,7 +18,7 @@ import (
 // request may count elsewhere.
 func (n *node) everything() map[session.Key]string {
 	n.t.Helper()
-	view, err := n.store.View(n.ctx(), storage.Latest)
+	view, err := n.store.View(n.ctx(), "", storage.Latest)
 	require.NoError(n.t, err)
 	entries, err := view.Find("", "", 100_000, nil)
 	require.NoError(n.t, err)

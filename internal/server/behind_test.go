@@ -35,7 +35,7 @@ type behind struct {
 
 func (b *behind) freeze(t *testing.T) {
 	t.Helper()
-	view, err := b.Store.View(t.Context(), storage.Latest)
+	view, err := b.Store.View(t.Context(), "", storage.Latest)
 	require.NoError(t, err)
 	entries, err := view.Find("", "", 100_000, nil)
 	require.NoError(t, err)
@@ -311,9 +311,9 @@ func (m *movingNames) Get(ctx context.Context, k session.Key, r storage.Read) (s
 	return m.Store.Get(ctx, k, r)
 }
 
-func (m *movingNames) View(ctx context.Context, r storage.Read) (storage.View, error) {
+func (m *movingNames) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
 	defer m.moved()
-	return m.Store.View(ctx, r)
+	return m.Store.View(ctx, ns, r)
 }
 
 // A request whose premises never hold is given up after eight rounds, and says

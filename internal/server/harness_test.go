@@ -356,7 +356,7 @@ func files(all ...*lines) (files []audit.File) {
 }
 
 func headsOf(t testing.TB, store storage.Store) *audit.Heads {
-	view, err := store.View(context.Background(), storage.Latest)
+	view, err := store.View(context.Background(), "", storage.Latest)
 	if err != nil {
 		return nil // it is closed, or broken on purpose
 	}

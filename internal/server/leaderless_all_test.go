@@ -42,12 +42,12 @@ func (s stranded) Get(ctx context.Context, k session.Key, r storage.Read) (stora
 	return s.Store.Get(ctx, k, r)
 }
 
-func (s stranded) View(ctx context.Context, r storage.Read) (storage.View, error) {
+func (s stranded) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
 	if r == storage.Latest {
 		<-ctx.Done()
 		return storage.View{}, storage.Unread(ctx.Err())
 	}
-	return s.Store.View(ctx, r)
+	return s.Store.View(ctx, ns, r)
 }
 
 func (s stranded) Save(ctx context.Context, _ io.Writer) error {

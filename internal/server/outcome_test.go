@@ -90,11 +90,11 @@ func (s *changeStore) Get(ctx context.Context, k session.Key, r storage.Read) (s
 	return s.Store.Get(ctx, k, r)
 }
 
-func (s *changeStore) View(ctx context.Context, r storage.Read) (storage.View, error) {
+func (s *changeStore) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
 	if s.gone.Load() {
 		return storage.View{}, storage.Unread(errLeaderGone)
 	}
-	return s.Store.View(ctx, r)
+	return s.Store.View(ctx, ns, r)
 }
 
 // A changeCluster changes its members with the store's verdict, and knows

@@ -241,7 +241,7 @@ type lateLook struct {
 	rounds chan struct{} // one who asks for what is to be swept
 }
 
-func (l *lateLook) View(ctx context.Context, r storage.Read) (storage.View, error) {
+func (l *lateLook) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
 	if hold := l.hold.Load(); hold != nil {
 		select {
 		case l.looks <- struct{}{}:
@@ -249,7 +249,7 @@ func (l *lateLook) View(ctx context.Context, r storage.Read) (storage.View, erro
 		}
 		<-*hold
 	}
-	return l.Memory.View(ctx, r)
+	return l.Memory.View(ctx, ns, r)
 }
 
 func (l *lateLook) Unswept(ctx context.Context) []session.Key {

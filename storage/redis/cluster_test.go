@@ -70,7 +70,7 @@ func TestRedisClusterLastSlot(t *testing.T) {
 		require.NoError(t, a.Err)
 		require.EqualValues(t, i/10+1, a.Result.Value)
 	}
-	v, err := f.nodes[1].View(t.Context(), storage.Latest)
+	v, err := f.nodes[1].View(t.Context(), "", storage.Latest)
 	require.NoError(t, err)
 	found, err := v.Find("k", "", 100, nil)
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestRedisClusterNamespaceBegunLater(t *testing.T) {
 	two := openCluster(t, all, "two") // which has not looked at any yet
 	one(t, two, set("new", "k", time.Hour))
 	for _, node := range []*Store{two, r} {
-		v, err := node.View(t.Context(), storage.Latest)
+		v, err := node.View(t.Context(), "", storage.Latest)
 		require.NoError(t, err)
 		found, err := v.Find(session.CounterKey("new", ""), "", 9, nil)
 		require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestRedisClusterListOfNamespacesIsLost(t *testing.T) {
 	lose()
 	late := openCluster(t, all, "late")
 	require.Eventually(t, func() bool {
-		v, err := late.View(t.Context(), storage.Latest)
+		v, err := late.View(t.Context(), "", storage.Latest)
 		require.NoError(t, err)
 		found, err := v.Find("k", "", 100, nil)
 		require.NoError(t, err)

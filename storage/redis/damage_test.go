@@ -24,7 +24,7 @@ func set(ns, key string, ttl time.Duration) *session.Set {
 // counters lists the names of the counters of a namespace.
 func counters(t *testing.T, r *Store, ns string) (names []string) {
 	t.Helper()
-	v, err := r.View(t.Context(), storage.Latest)
+	v, err := r.View(t.Context(), ns, storage.Latest)
 	require.NoError(t, err)
 	all, err := v.Find(session.Prefix(session.KindCounter, ns), "", 1000, nil)
 	require.NoError(t, err)
@@ -328,7 +328,7 @@ func readsWriteNothing(t *testing.T, r *Store, all []*server) {
 		both, err := r.GetAll(t.Context(), session.PoolKey(ns, "p"), session.PoolKey(ns, "q"))
 		require.NoError(t, err)
 		require.Len(t, both, 2)
-		v, err := r.View(t.Context(), storage.Latest)
+		v, err := r.View(t.Context(), ns, storage.Latest)
 		require.NoError(t, err)
 		found, err := v.Find(session.Prefix(session.KindPool, ns), "", 10, nil)
 		require.NoError(t, err)

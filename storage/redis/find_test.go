@@ -39,7 +39,7 @@ func TestRedisPagesAreOfTheWhole(t *testing.T) {
 	at.pass(2 * time.Second)
 	_, _, err := storage.One(t.Context(), r, set("a", "now", time.Hour)) // Redis has this time too
 	require.NoError(t, err)
-	whole, err := r.View(t.Context(), storage.Latest)
+	whole, err := r.View(t.Context(), "", storage.Latest)
 	require.NoError(t, err)
 
 	counters := session.Prefix(session.KindCounter, testNS)

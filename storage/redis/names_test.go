@@ -28,7 +28,7 @@ func TestRedisNames(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, i, f.Record.(*session.Counter).Value.N, "%q", name)
 	}
-	v, err := r.View(t.Context(), storage.Latest)
+	v, err := r.View(t.Context(), testNS, storage.Latest)
 	require.NoError(t, err)
 	all, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func TestRedisSmoke(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, f.Record.(*session.Pool).Leases, 1)
 	}
-	v, err := two.View(t.Context(), storage.Latest)
+	v, err := two.View(t.Context(), testNS, storage.Latest)
 	require.NoError(t, err)
 	pools, err := v.Find(session.Prefix(session.KindPool, testNS), "", 10, nil)
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestRedisViewsShowNothingThatIsGone(t *testing.T) {
 		}
 	}()
 	for range 40 {
-		v, err := reader.View(t.Context(), storage.Latest)
+		v, err := reader.View(t.Context(), testNS, storage.Latest)
 		require.NoError(t, err)
 		found, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)
 		require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
 				}
 			}})
 			left.Store(changes)
-			v, err := reader.View(t.Context(), storage.Latest)
+			v, err := reader.View(t.Context(), testNS, storage.Latest)
 			left.Store(0)
 			require.NoError(t, err)
 			found, err := v.Find(session.Prefix(session.KindCounter, testNS), "", 100, nil)

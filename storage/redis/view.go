@@ -29,7 +29,7 @@ const wholeView = 8192
 // records, only what is asked for is read, when it is asked for: each page is of
 // one instant, two pages may be of two, and records come without the ids that
 // they remember.
-func (r *Store) View(ctx context.Context, _ storage.Read) (_ storage.View, err error) {
+func (r *Store) View(ctx context.Context, _ string, _ storage.Read) (_ storage.View, err error) {
 	defer func() { err = storage.Unread(err) }()
 	if r.clustered() {
 		if err := r.discover(ctx); err != nil {

@@ -113,7 +113,7 @@ func (h *history) compare() {
 }
 
 func dump(t *testing.T, s storage.Store) map[session.Key]string {
-	v, err := s.View(t.Context(), storage.Latest)
+	v, err := s.View(t.Context(), "", storage.Latest)
 	if err != nil {
 		t.Error(err)
 		return nil

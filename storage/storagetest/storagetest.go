@@ -73,7 +73,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 			for n := range 3 {
 				require.Equal(t, session.Done, s.must(&session.Increment{NS: ns, Key: "k", Amount: 1, By: session.Maker{Client: "w", Request: fmt.Sprint(n)}}).Code)
 				names[s.DataID(ns)] = true
-				_, err := s.View(t.Context(), storage.Latest)
+				_, err := s.View(t.Context(), ns, storage.Latest)
 				require.NoError(t, err)
 				names[s.DataID(ns)] = true
 			}
@@ -283,7 +283,7 @@ func pages(t *testing.T, r rig) {
 	for i := 1; i < sessions; i++ {
 		r.must(&session.Open{NS: ns, Session: fmt.Sprintf("s%02d", i), Agent: fmt.Sprint("a", i%2), Policy: "p", Digest: session.Digest{1}, IdleTTL: time.Hour})
 	}
-	v, err := r.View(t.Context(), storage.Latest)
+	v, err := r.View(t.Context(), ns, storage.Latest)
 	require.NoError(t, err)
 	prefix := session.Prefix(session.KindSession, ns)
 	var names []string
@@ -309,7 +309,7 @@ func pages(t *testing.T, r rig) {
 
 func immutable(t *testing.T, r rig) {
 	r.must(increment("k", "one"))
-	v, err := r.View(t.Context(), storage.Latest)
+	v, err := r.View(t.Context(), ns, storage.Latest)
 	require.NoError(t, err)
 	f := r.get(session.CounterKey(ns, "k"), storage.Latest)
 	r.must(increment("k", "two"))

@@ -145,11 +145,11 @@ func (l led) Get(ctx context.Context, k session.Key, r storage.Read) (storage.Fo
 }
 
 // View implements storage.Store.
-func (l led) View(ctx context.Context, r storage.Read) (storage.View, error) {
+func (l led) View(ctx context.Context, ns string, r storage.Read) (storage.View, error) {
 	if err := l.admitRead(r); err != nil {
 		return storage.View{}, err
 	}
-	return l.Store.View(ctx, r)
+	return l.Store.View(ctx, ns, r)
 }
 
 // Save implements storage.Store.

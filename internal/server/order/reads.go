@@ -56,7 +56,7 @@ func PageOf(f *input.Fields, size int32, token string) Page {
 // List returns one page of the records of a kind that keep accepts, and the
 // token of the next page.
 func (s *Store) List(ctx context.Context, kind byte, p Page, read storage.Read, keep func(session.Key, session.Record) bool) ([]session.Entry, string, storage.View, error) {
-	view, err := s.View(ctx, read)
+	view, err := s.View(ctx, input.Namespace(ctx), read)
 	if err != nil {
 		return nil, "", view, fault.OfRead(err)
 	}
@@ -86,7 +86,7 @@ func (s *Store) ReadAll(ctx context.Context, keys []session.Key, read storage.Re
 	if ok || err != nil {
 		return found, index, err
 	}
-	view, err := s.View(ctx, read)
+	view, err := s.View(ctx, keys[0].Namespace(), read) // with none they would have been read together
 	if err != nil {
 		return nil, 0, fault.OfRead(err)
 	}

@@ -45,7 +45,7 @@ func TestAViewHasRecordsOfAllKinds(t *testing.T) {
 		require.NoError(t, m.Apply(t.Context(), c)[0].Failure())
 	}
 	keys := []session.Key{session.PoolKey("n", "p"), session.CounterKey("n", "b"), session.ClientKey("n", "c"), session.CounterKey("n", "a")}
-	view, err := m.View(t.Context(), storage.Latest)
+	view, err := m.View(t.Context(), "", storage.Latest)
 	require.NoError(t, err)
 	found, err := New(m, nil, nil, nil).ReadBeside(t.Context(), view, keys)
 	require.NoError(t, err)

@@ -92,7 +92,7 @@ func TraceOf(ctx context.Context) *Trace {
 // through the steps of operations, Change and Restore, which leave a trace of it.
 type Reader interface {
 	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
-	View(ctx context.Context, r storage.Read) (storage.View, error)
+	View(ctx context.Context, ns string, r storage.Read) (storage.View, error)
 	Save(ctx context.Context, w io.Writer) error
 	DataID(ns string) string
 }

@@ -19,7 +19,7 @@ import (
 // A Store is where quotas and what is used of them are read.
 type Store interface {
 	Get(ctx context.Context, k session.Key, r storage.Read) (storage.Found, error)
-	View(ctx context.Context, r storage.Read) (storage.View, error)
+	View(ctx context.Context, ns string, r storage.Read) (storage.View, error)
 }
 
 // Quotas hold namespaces to theirs. They are safe for concurrent use.
@@ -305,7 +305,7 @@ func (q *Quotas) bytesOf(ctx context.Context, ns string) int64 {
 	s.measured = time.Now() // by this one alone
 	before := s.bytes
 	q.mu.Unlock()
-	view, err := q.store.View(ctx, storage.Nearby)
+	view, err := q.store.View(ctx, ns, storage.Nearby)
 	if err != nil {
 		return before
 	}

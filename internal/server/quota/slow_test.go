@@ -39,7 +39,7 @@ func (s *slowStore) Get(ctx context.Context, k session.Key, _ storage.Read) (sto
 	return storage.Found{Record: &session.Access{Quotas: session.Quotas{Operations: s.most.Load()}}}, nil
 }
 
-func (*slowStore) View(context.Context, storage.Read) (storage.View, error) {
+func (*slowStore) View(context.Context, string, storage.Read) (storage.View, error) {
 	return storage.View{}, nil
 }
 

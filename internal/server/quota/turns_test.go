@@ -66,7 +66,7 @@ func (p place) Get(_ context.Context, k session.Key, _ storage.Read) (storage.Fo
 	return storage.Found{}, nil
 }
 
-func (place) View(context.Context, storage.Read) (storage.View, error) {
+func (place) View(context.Context, string, storage.Read) (storage.View, error) {
 	return storage.View{}, errors.New("nobody looks")
 }
 

@@ -137,7 +137,7 @@ func (s *Sweeper) sweep(ctx context.Context, ns string, h *session.Halt) (done D
 	if seeded.On(seeded.SweepEarly) {
 		read = storage.Nearby
 	}
-	view, err := s.store.View(ctx, read)
+	view, err := s.store.View(ctx, ns, read)
 	if err != nil {
 		return done, err
 	}

@@ -253,7 +253,7 @@ func (s *Service) ListChains(ctx context.Context, req *v1.ListChainsRequest) (*v
 		}
 	}
 	out := &v1.ListChainsResponse{At: s.Now().UnixMilli()}
-	view, err := s.Store.View(ctx, storage.Latest)
+	view, err := s.Store.View(ctx, ns, storage.Latest)
 	if err != nil {
 		return nil, fault.OfRead(err)
 	}
