@@ -208,8 +208,8 @@ func (d *domain) rule(ctx context.Context, tx *redis.Tx) error {
 }
 
 // othersTime returns the latest time of all namespaces of a Redis Cluster that can
-// be asked. One that begins takes it for its own: snapshots and views have one time
-// for all, and at that of the oldest what a younger one has would have run out.
+// be asked. One that begins takes it for its own: a snapshot has one time for all,
+// and at that of the oldest what a younger one has would have run out.
 func (r *Store) othersTime(ctx context.Context) (at time.Duration) {
 	_ = r.discover(ctx) // those that can be asked
 	all := r.allDomains()

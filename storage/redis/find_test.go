@@ -1,7 +1,10 @@
 package redis
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +75,52 @@ func TestRedisPagesAreOfTheWhole(t *testing.T) {
 		}
 	}
 	require.Greater(t, seen, 5000)
+}
+
+// An asking tells when its end is asked for: somebody has begun to wait for something.
+type asking struct {
+	context.Context
+	asked chan<- struct{}
+}
+
+// Done implements context.Context.
+func (a asking) Done() <-chan struct{} {
+	a.asked <- struct{}{}
+	return a.Context.Done()
+}
+
+// Changes wait for one look at a time, and all who come meanwhile share the next: one that
+// has begun may not have seen what was acknowledged before they came.
+func TestRedisLooksForWhichChangesWaitAreShared(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t).open("one")
+	one(t, r, set(testNS, "k", time.Hour))
+	looks, begun, goOn := 0, make(chan struct{}), make(chan struct{})
+	var left atomic.Int32
+	left.Store(100)
+	r.client.AddHook(intruder{Hook: scriptWatch{r.metrics}, after: r.place(testNS).Index(session.KindCounter), left: &left, do: func() {
+		if looks++; looks == 1 {
+			close(begun)
+			<-goOn
+		}
+	}})
+	s := area{r.domain(testNS), testNS}
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = r.heldUp(t.Context(), s) })
+	<-begun
+	asked := make(chan struct{})
+	for range 8 {
+		all.Go(func() {
+			seen, err := r.heldUp(asking{t.Context(), asked}, s)
+			if err != nil || len(seen.Find(session.Prefix(session.KindCounter, testNS), "", 9, nil)) != 1 {
+				t.Error(seen, err)
+			}
+		})
+		<-asked
+	}
+	close(goOn)
+	all.Wait()
+	require.Equal(t, 2, looks)
 }
 
 func keysOf(entries []session.Entry) (keys []session.Key) {

@@ -15,15 +15,20 @@ import (
 // anything. In a Redis Cluster the list of all lies elsewhere than what it lists, and may
 // have lost the name alone: what is not listed is looked for where it would be.
 func (r *Store) know(ctx context.Context, ns string) (bool, error) {
-	if known, err := r.isListed(ctx, ns); err != nil || known || !r.clustered() {
+	known, err := r.isListed(ctx, ns)
+	if known || !r.clustered() {
 		return known, err
 	}
 	place := wire.NewPlace("", ns, r.keys.Tag(ns))
-	n, err := r.client.Exists(ctx, place.Counts()).Result()
-	if err != nil {
-		r.lookAround(ctx, err)
+	n, failed := r.client.Exists(ctx, place.Counts()).Result()
+	if failed != nil {
+		r.lookAround(ctx, failed)
+		return false, failed
 	}
-	return n > 0, err
+	if n == 0 {
+		return false, err // nobody can say of what is nowhere that it never was while the list is away
+	}
+	return true, nil
 }
 
 // isListed reports whether a namespace stands in the list of all.

@@ -27,9 +27,13 @@ type freezing struct {
 	token   string
 }
 
-// freeze holds up changes until thaw is called.
-func (r *Store) freeze(ctx context.Context) (*freezing, error) {
-	f := &freezing{r: r, domains: r.allDomains(), token: rand.Text()}
+// freeze holds up the changes of some domains, of all if none is named, until thaw is
+// called.
+func (r *Store) freeze(ctx context.Context, domains ...*domain) (*freezing, error) {
+	if len(domains) == 0 {
+		domains = r.allDomains()
+	}
+	f := &freezing{r: r, domains: domains, token: rand.Text()}
 	for _, d := range f.domains {
 		for ok := false; !ok; {
 			var err error

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 
 	"example.com/govnode/session"
 	"example.com/govnode/storage"
@@ -49,6 +50,7 @@ type Store struct {
 	counts sync.Map      // of namespaces, by their names: *tallied
 	rounds atomic.Uint64 // stamps given out
 	lost   atomic.Uint64 // swaps lost to other nodes
+	looks  singleflight.Group
 
 	seen    seenList
 	settled storage.Settled

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,83 +19,80 @@ import (
 // pageKeys is how many records are loaded at once where many are read.
 const pageKeys = 128
 
-// wholeView is up to how many values a view has the whole state at one instant,
-// which one script reads.
-const wholeView = 8192
-
-// View implements Store. A small state is read whole, as it stands at one
-// instant. Of a larger one, more than some hundred sessions or some thousand other
-// records, only what is asked for is read, when it is asked for: each page is of
+// View implements Store. A small state, of the namespace or of all, is read whole, as it
+// stands at one instant. Of a larger one, more than some hundred sessions or some thousand
+// other records, only what is asked for is read, when it is asked for: each page is of
 // one instant, two pages may be of two, and records come without the ids that
-// they remember.
-func (r *Store) View(ctx context.Context, _ string, _ storage.Read) (_ storage.View, err error) {
+// they remember. In a Redis Cluster a namespace is seen at an instant and as of a time of
+// its own: whatever has become of others, it is there.
+func (r *Store) View(ctx context.Context, ns string, _ storage.Read) (_ storage.View, err error) {
 	defer func() { err = storage.Unread(err) }()
-	if r.clustered() {
-		if err := r.discover(ctx); err != nil {
-			return storage.View{}, err
-		}
-	}
-	for _, d := range r.allDomains() {
-		if _, err := d.serving(ctx); err != nil {
-			return storage.View{}, err
-		}
-	}
-	whole, err := r.whole(ctx)
+	areas, err := r.areas(ctx, ns)
 	if err != nil {
 		return storage.View{}, err
 	}
-	if whole != nil {
-		return storage.ViewOf(whole.Snapshot(), 0), nil
+	small, err := r.small(ctx, areas)
+	if err != nil {
+		return storage.View{}, err
 	}
-	return storage.View{Now: latest(r.allDomains()),
+	if !small {
+		return storage.View{Now: r.timeOf(areas),
+			Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
+				found, err := r.find(ctx, prefix, after, limit, keep)
+				return found, storage.Unread(err)
+			}}, nil
+	}
+	seen := make([]*session.Snapshot, len(areas))
+	for i, s := range areas {
+		if seen[i], err = r.whole(ctx, s); err != nil {
+			return storage.View{}, err
+		}
+	}
+	if len(seen) == 1 {
+		return storage.ViewOf(seen[0], 0), nil
+	}
+	return storage.View{Now: r.timeOf(areas),
 		Find: func(prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
-			found, err := r.find(ctx, prefix, after, limit, keep)
-			return found, storage.Unread(err)
+			var found []session.Entry
+			for _, s := range seen {
+				found = append(found, s.Find(prefix, after, limit, keep)...)
+			}
+			slices.SortFunc(found, func(a, b session.Entry) int { return strings.Compare(string(a.Key), string(b.Key)) })
+			return found[:min(len(found), limit)], nil
 		}}, nil
 }
 
-// whole returns the state if it is small, else nil. In a Redis Cluster each
-// namespace is read at an instant of its own.
-func (r *Store) whole(ctx context.Context) (*session.State, error) {
-	lists, err := r.lists(ctx, "")
-	if err != nil {
-		return nil, err
+// timeOf returns the time as of which something is seen: of several namespaces of a Redis
+// Cluster, and of none, the latest.
+func (r *Store) timeOf(areas []area) time.Duration {
+	domains := make([]*domain, len(areas))
+	for i, s := range areas {
+		domains[i] = s.d
 	}
-	counts, err := r.count(ctx, lists)
-	if err != nil {
-		return nil, err
+	if len(domains) == 0 {
+		domains = r.allDomains()
 	}
-	domains := map[*domain]bool{}
-	n := int64(0)
-	for i, l := range lists {
-		count := counts[i]
-		if session.HasParts(l.prefix) {
-			count *= 1 + session.ForgottenParts
-		}
-		if n += count; n > wholeView {
-			return nil, nil
-		}
-		domains[r.place(l.ns).d] = true
-	}
-	state := session.New()
-	for d := range domains {
-		if err := r.wholeOf(ctx, d, state); err != nil {
-			return nil, err
-		}
-	}
-	state.SetClock(latest(r.allDomains()), 0)
-	return state, nil
+	return latest(domains)
 }
 
-// Unswept implements storage.Sweeping: every node sees to KILLs, of all namespaces.
+// Unswept implements storage.Sweeping: every node sees to KILLs, of all namespaces that
+// are served.
 func (r *Store) Unswept(ctx context.Context) (keys []session.Key) {
 	names, err := r.client.SMembers(ctx, r.keys.Namespaces()).Result()
-	if err != nil {
-		return nil // the beat says why
+	if err != nil { // the beat says why
+		names = nil
+		for _, d := range r.allDomains() { // in a Redis Cluster, where the list of all lies elsewhere
+			if d.ns != "" {
+				names = append(names, d.ns)
+			}
+		}
 	}
 	for _, ns := range names {
 		if !session.WellFormed(session.SignalsKey(ns)) {
 			continue // the names are looked at elsewhere
+		}
+		if d := r.domainOf(ns); d != nil && d.unserved() != nil {
+			continue // each might keep the others waiting for as long as Redis is given
 		}
 		found, err := r.Get(ctx, session.SignalsKey(ns), storage.Nearby)
 		if err != nil {
@@ -188,90 +184,6 @@ func (r *Store) count(ctx context.Context, lists []listing) ([]int64, error) {
 	return out, nil
 }
 
-// lookTries is how often a whole view is tried before changes are held up for
-// it.
-const lookTries = 3
-
-// wholeOf adds all records of a domain to a state. What is listed before the
-// look has to be all there is at the look: nothing was swapped in between. It is
-// listed behind the clock, what was empty a moment ago as well.
-func (r *Store) wholeOf(ctx context.Context, d *domain, state *session.State) error {
-	for try := 0; ; try++ {
-		before, err := r.client.Get(ctx, d.key("clock")).Result()
-		if err != nil {
-			return err
-		}
-		_, seq, err := wire.ParseClock(before)
-		if err != nil {
-			return &wire.BadRecord{Key: d.key("clock"), Err: err}
-		}
-		namespaces := []string{d.ns}
-		if !r.clustered() {
-			if namespaces, err = r.namespaces(ctx, ""); err != nil {
-				return err
-			}
-		}
-		var lists []listing
-		for _, ns := range namespaces {
-			for _, kind := range []byte(wire.Kinds) {
-				lists = append(lists, listing{session.Prefix(kind, ns), ns})
-			}
-		}
-		names := make([]*redis.StringSliceCmd, len(lists))
-		_, _ = r.client.Pipelined(ctx, func(tx redis.Pipeliner) error {
-			for i, l := range lists {
-				names[i] = tx.ZRange(ctx, r.place(l.ns).Index(l.prefix.Kind()), 0, -1)
-			}
-			return nil
-		})
-		byPlace := map[*place][]wire.Want{}
-		var got []session.Entry // of this try alone: what it does not find is gone
-		for i, l := range lists {
-			p := r.place(l.ns)
-			if err := names[i].Err(); err != nil {
-				return err
-			}
-			for _, name := range names[i].Val() {
-				w := wire.Want{Key: l.prefix + session.Key(name)}
-				if session.HasParts(w.Key) {
-					w.Parts = wire.AllParts
-				}
-				byPlace[p] = append(byPlace[p], w)
-			}
-		}
-		for p, wants := range byPlace {
-			e, err := d.serving(ctx)
-			if err != nil {
-				return err
-			}
-			found, err := r.loadAgain(ctx, p, e, wants, true)
-			if err != nil {
-				return err
-			}
-			for i, x := range found {
-				if whole(p, wants[i].Key, &x); x.Bad != nil {
-					r.setAside(p, e, wants[i].Key, x.Bad)
-				} else if x.Record != nil {
-					got = append(got, session.Entry{Key: wants[i].Key, Record: x.Record})
-				}
-			}
-		}
-		after, err := r.client.Get(ctx, d.key("clock")).Result()
-		if err != nil {
-			return err
-		}
-		if _, now, err := wire.ParseClock(after); err == nil && now == seq {
-			for _, x := range got {
-				state.Put(x.Key, x.Record)
-			}
-			return nil
-		}
-		if try == lookTries {
-			return r.heldUp(ctx, func() error { return r.wholeOf(ctx, d, state) })
-		}
-	}
-}
-
 // find lists records in the order of their keys.
 func (r *Store) find(ctx context.Context, prefix, after session.Key, limit int, keep func(session.Key, session.Record) bool) ([]session.Entry, error) {
 	lists, err := r.lists(ctx, prefix)
@@ -313,17 +225,21 @@ func (r *Store) lists(ctx context.Context, prefix session.Key) ([]listing, error
 	if err != nil {
 		return nil, err
 	}
-	var all []listing
-	for _, kind := range []byte(wire.Kinds) {
-		for _, ns := range names {
-			l := listing{session.Prefix(kind, ns), ns}
-			if strings.HasPrefix(string(l.prefix), string(prefix)) || strings.HasPrefix(string(prefix), string(l.prefix)) {
-				all = append(all, l)
-			}
-		}
-	}
+	all := slices.DeleteFunc(listingsOf(names), func(l listing) bool {
+		return !strings.HasPrefix(string(l.prefix), string(prefix)) && !strings.HasPrefix(string(prefix), string(l.prefix))
+	})
 	slices.SortFunc(all, func(a, b listing) int { return strings.Compare(string(a.prefix), string(b.prefix)) })
 	return all, nil
+}
+
+// listingsOf returns the listings of all kinds in some namespaces.
+func listingsOf(names []string) (all []listing) {
+	for _, ns := range names {
+		for _, kind := range []byte(wire.Kinds) {
+			all = append(all, listing{session.Prefix(kind, ns), ns})
+		}
+	}
+	return all
 }
 
 // namespaces returns all, or the one that the prefix names.
@@ -418,16 +334,6 @@ func (r *Store) loadUnder(ctx context.Context, p *place, e *epoch, wants []wire.
 		return nil, fmt.Errorf("the data changed under the look (%s)", status)
 	}
 	return found, nil
-}
-
-// heldUp does something while changes wait.
-func (r *Store) heldUp(ctx context.Context, f func() error) error {
-	frozen, err := r.freeze(ctx)
-	if err != nil {
-		return err
-	}
-	defer frozen.thaw()
-	return errors.Join(f(), frozen.hold(ctx))
 }
 
 // latest returns the latest time of all clocks.
