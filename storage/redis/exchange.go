@@ -69,7 +69,12 @@ func (r *Store) lookAround(ctx context.Context, err error) {
 // the reason. If strict, a record or a part that is gone, and an index that has
 // lost names, is answered as replyAbsent.
 func (r *Store) load(ctx context.Context, p *place, e *epoch, wants []wire.Want, strict bool) (found []wire.Entry, status string, err error) {
-	keys, args := wire.LoadCall(&p.Place, e.text, e.replid, wants, strict)
+	return r.loadWith(ctx, p, e, wants, wire.CareOf(strict))
+}
+
+// loadWith is load. If there is more than may be, that is answered as replyMore.
+func (r *Store) loadWith(ctx context.Context, p *place, e *epoch, wants []wire.Want, care wire.Care) (found []wire.Entry, status string, err error) {
+	keys, args := wire.LoadCall(&p.Place, e.text, e.replid, wants, care)
 	swaps := p.d.clock.swaps()
 	reply, err := r.run(ctx, wire.LoadScript, keys, args)
 	if err != nil {
@@ -87,7 +92,7 @@ func (r *Store) load(ctx context.Context, p *place, e *epoch, wants []wire.Want,
 		return nil, wire.ReplyServer, nil // older data: whose is it?
 	}
 	found = p.Entries(wants, nil, reply[2:], r.cfg.monotonic())
-	if strict && wire.PartsGone(found) {
+	if care != wire.Careless && wire.PartsGone(found) {
 		return nil, wire.ReplyAbsent, nil
 	}
 	return found, status, nil

@@ -135,54 +135,92 @@ func (r *Store) heldUp(ctx context.Context, s area) (*session.Snapshot, error) {
 	}
 }
 
-// look reads all that an area has, or nothing if something was swapped in meanwhile:
-// what is listed before has to be all there is as it is read. It is listed behind the
-// clock, what was empty a moment ago as well.
+// look reads all that an area has as of its own time, or nothing if something came between
+// its lists and its records.
 func (r *Store) look(ctx context.Context, s area) (*session.Snapshot, error) {
-	before, err := r.client.Get(ctx, s.d.key("clock")).Result()
-	if err != nil {
-		return nil, err
-	}
-	_, seq, err := wire.ParseClock(before)
-	if err != nil {
-		return nil, &wire.BadRecord{Key: s.d.key("clock"), Err: err}
-	}
-	wants, err := r.all(ctx, s)
-	if err != nil {
-		return nil, err
-	}
 	state := session.New()
-	for p, wants := range wants {
-		e, err := s.d.serving(ctx)
-		if err != nil {
-			return nil, err
-		}
-		found, err := r.loadAgain(ctx, p, e, wants, true)
-		if err != nil {
-			return nil, err
-		}
-		for i, x := range found {
-			if whole(p, wants[i].Key, &x); x.Bad != nil {
-				r.setAside(p, e, wants[i].Key, x.Bad)
-			} else if x.Record != nil {
-				state.Put(wants[i].Key, x.Record)
-			}
-		}
+	read := r.readMany
+	if s.ns != "" {
+		read = r.readOne
 	}
-	after, err := r.client.Get(ctx, s.d.key("clock")).Result()
-	if err != nil {
+	if complete, err := read(ctx, s, state); err != nil || !complete {
 		return nil, err
-	}
-	if _, now, err := wire.ParseClock(after); err != nil || now != seq {
-		return nil, nil
 	}
 	now, _ := s.d.clock.now()
 	state.SetClock(now, 0)
 	return state.Snapshot(), nil
 }
 
-// all returns what is to be read of an area: all that is listed, with all ids.
-func (r *Store) all(ctx context.Context, s area) (map[*place][]wire.Want, error) {
+// readOne reads a namespace, and reports whether that is all of it: what is read at one
+// instant is then as many records as there are at it. What changes besides, here or in
+// other namespaces, disturbs nobody.
+func (r *Store) readOne(ctx context.Context, s area, into *session.State) (complete bool, err error) {
+	p := r.place(s.ns)
+	wants, err := r.records(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	e, err := s.d.serving(ctx)
+	if err != nil {
+		return false, err
+	}
+	all := append(wants[p], indexes(s.ns)...) // else names that are gone would not be missed
+	found, complete, err := r.loadAgainWith(ctx, p, e, all, wire.Complete)
+	if err != nil || !complete {
+		return false, err
+	}
+	r.put(p, e, all, found, into)
+	return true, nil
+}
+
+// readMany reads all namespaces of one Redis, and reports whether nothing was swapped in
+// meanwhile: what is listed before has to be all there is as it is read. It is listed
+// behind the clock, what was empty a moment ago as well.
+func (r *Store) readMany(ctx context.Context, s area, into *session.State) (complete bool, err error) {
+	before, err := r.client.Get(ctx, s.d.key("clock")).Result()
+	if err != nil {
+		return false, err
+	}
+	_, seq, err := wire.ParseClock(before)
+	if err != nil {
+		return false, &wire.BadRecord{Key: s.d.key("clock"), Err: err}
+	}
+	wants, err := r.records(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	for p, wants := range wants {
+		e, err := s.d.serving(ctx)
+		if err != nil {
+			return false, err
+		}
+		found, err := r.loadAgain(ctx, p, e, wants, true)
+		if err != nil {
+			return false, err
+		}
+		r.put(p, e, wants, found, into)
+	}
+	after, err := r.client.Get(ctx, s.d.key("clock")).Result()
+	if err != nil {
+		return false, err
+	}
+	_, now, err := wire.ParseClock(after)
+	return err == nil && now == seq, nil
+}
+
+// put puts what was read into a state, but for what is damaged.
+func (r *Store) put(p *place, e *epoch, wants []wire.Want, found []wire.Entry, into *session.State) {
+	for i, x := range found {
+		if whole(p, wants[i].Key, &x); x.Bad != nil {
+			r.setAside(p, e, wants[i].Key, x.Bad)
+		} else if x.Record != nil {
+			into.Put(wants[i].Key, x.Record)
+		}
+	}
+}
+
+// records returns what is to be read of an area: all that is listed, with all ids.
+func (r *Store) records(ctx context.Context, s area) (map[*place][]wire.Want, error) {
 	lists, err := r.listings(ctx, s)
 	if err != nil {
 		return nil, err

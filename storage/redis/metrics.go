@@ -223,7 +223,7 @@ func scriptResult(cmd redis.Cmder, err error) string {
 	if c, ok := cmd.(interface{ Slice() ([]any, error) }); ok {
 		if reply, err := c.Slice(); err == nil && len(reply) > 0 {
 			switch word, _ := reply[0].(string); word {
-			case wire.ReplyOK, wire.ReplyLost, wire.ReplyFrozen, wire.ReplyEpoch, wire.ReplyServer, wire.ReplyAbsent, wire.ReplyBehind, wire.ReplyHalf:
+			case wire.ReplyOK, wire.ReplyLost, wire.ReplyFrozen, wire.ReplyEpoch, wire.ReplyServer, wire.ReplyAbsent, wire.ReplyBehind, wire.ReplyHalf, wire.ReplyMore:
 				return word
 			}
 		}

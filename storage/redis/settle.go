@@ -279,11 +279,7 @@ func (r *Store) verify(ctx context.Context) {
 			_ = p.d.lost(ctx, e, "the list of all namespaces is gone, or a name of it") // logged there
 			continue
 		}
-		var wants []wire.Want // records that there are not, one of each kind: so its index is looked at
-		for _, kind := range []byte(wire.Kinds) {
-			wants = append(wants, wire.Want{Key: session.Prefix(kind, p.NS) + nowhere})
-		}
-		if _, err := r.loadAgain(unwatch(ctx), p, e, wants, true); err != nil {
+		if _, err := r.loadAgain(unwatch(ctx), p, e, indexes(p.NS), true); err != nil {
 			r.log.Debug("cannot look whether the indexes are whole", "namespace", p.NS, "error", err)
 		}
 	}
@@ -298,6 +294,15 @@ func (r *Store) verify(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// indexes has all indexes of a namespace looked at: it wants records that there are not,
+// one of each kind.
+func indexes(ns string) (wants []wire.Want) {
+	for _, kind := range []byte(wire.Kinds) {
+		wants = append(wants, wire.Want{Key: session.Prefix(kind, ns) + nowhere})
+	}
+	return wants
 }
 
 // nowhere is the name of a record that there cannot be.

@@ -376,27 +376,34 @@ func foundAt(x session.Record, p *place) storage.Found {
 
 // loadAgain loads, and again under the epoch that holds if it has changed.
 func (r *Store) loadAgain(ctx context.Context, p *place, e *epoch, wants []wire.Want, strict bool) ([]wire.Entry, error) {
+	found, _, err := r.loadAgainWith(ctx, p, e, wants, wire.CareOf(strict))
+	return found, err
+}
+
+// loadAgainWith is loadAgain. Where it is to be looked at and there is more than is wanted,
+// it is not complete, and nothing is found.
+func (r *Store) loadAgainWith(ctx context.Context, p *place, e *epoch, wants []wire.Want, care wire.Care) (found []wire.Entry, complete bool, err error) {
 	for {
 		trip, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
-		found, status, err := r.load(trip, p, e, wants, strict)
+		found, status, err := r.loadWith(trip, p, e, wants, care)
 		cancel()
 		if err != nil {
 			if errorKind(err, "WRONGTYPE") {
 				r.reportTypes(p, wants)
 			}
-			return nil, err
+			return nil, false, err
 		}
-		if status == wire.ReplyOK {
-			return found, nil
+		if status == wire.ReplyOK || status == wire.ReplyMore {
+			return found, status == wire.ReplyOK, nil
 		}
 		if err := p.d.note(ctx, e, status); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if e, err = p.d.serving(ctx); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 }

@@ -239,6 +239,45 @@ func TestRedisASmallViewIsOfOneInstant(t *testing.T) {
 	}
 }
 
+// Nothing waits for a view, and it looks once, though what is in its namespace changes all
+// the time, and other namespaces get more.
+func TestRedisAViewLooksOnce(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	writer, reader := s.open("writer"), s.open("reader")
+	one(t, writer, count("w", "first"))
+	looks := 0
+	var left atomic.Int32
+	left.Store(100)
+	reader.client.AddHook(intruder{Hook: scriptWatch{reader.metrics}, after: reader.place(testNS).Index(session.KindCounter), left: &left, do: func() {
+		looks++
+		for _, c := range []session.Command{count("w", fmt.Sprint("again", looks)), set("another", fmt.Sprint(looks), time.Hour)} {
+			if _, _, err := storage.One(context.Background(), writer, c); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	v, err := reader.View(t.Context(), testNS, storage.Latest)
+	require.NoError(t, err)
+	require.Equal(t, 1, looks)
+	found, err := v.Find(session.CounterKey(testNS, "k"), "", 1, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, found[0].Record.(*session.Counter).Value.N)
+}
+
+// A name is gone from a list, and nobody has asked for it: that is noticed by who looks at
+// all there is. He is refused, rather than told half of it.
+func TestRedisAViewMissesNames(t *testing.T) {
+	t.Parallel()
+	s := startRedis(t)
+	r := s.open("one")
+	one(t, r, set(testNS, "k", time.Hour))
+	one(t, r, set(testNS, "l", time.Hour))
+	s.do("ZREM", r.place(testNS).Index(session.KindCounter), "k")
+	_, err := r.View(t.Context(), testNS, storage.Latest)
+	require.ErrorContains(t, err, "quarantine")
+}
+
 // What a node answers without a change it answers by what stands in Redis, though
 // it has seen the records.
 func TestRedisAnswersByWhatStandsThere(t *testing.T) {

@@ -3,12 +3,14 @@
 -- KEYS  epoch, clock, counts, then for each of n records its key and the key of
 --       the index that lists it, then parts of remembered ids
 -- ARGV  epoch, replication id of the primary, n, "1" if the indexes must be
---       whole and a record is there if and only if its index lists it, then the
---       name of each record in its index
+--       whole and a record is there if and only if its index lists it, "2" if
+--       besides there may be no other record in the namespace, then the name of
+--       each record in its index
 --
 -- Returns "ok", the clock, the value of each record, the value of each part, an
 -- error for what is no string; or "absent" and the number of a record that is
--- gone or whose index has lost names, 0 for the clock; or as guard.lua does.
+-- gone or whose index has lost names, 0 for the clock; or "more" if there are
+-- other records; or as guard.lua does.
 
 local n = tonumber(ARGV[3])
 local clock = call('GET', KEYS[2])
@@ -23,10 +25,10 @@ local function whole(index)
   end
   return known[index]
 end
-local reply = {'ok', clock}
+local reply, there = {'ok', clock}, 0
 for i = 1, n do
   local value = redis.pcall('GET', KEYS[2 + 2 * i])
-  if ARGV[4] == '1' then
+  if ARGV[4] ~= '0' then
     local index = KEYS[3 + 2 * i]
     local listed = call('ZSCORE', index, ARGV[4 + i])
     if (value and not listed) or (listed and not value) or not (value or whole(index)) then
@@ -34,6 +36,16 @@ for i = 1, n do
     end
   end
   reply[2 + i] = value
+  there = there + (value and 1 or 0)
+end
+if ARGV[4] == '2' then
+  local counts, all = call('ZRANGE', KEYS[3], '0', '-1', 'WITHSCORES'), 0
+  for i = 2, #counts, 2 do
+    all = all + tonumber(counts[i])
+  end
+  if all ~= there then
+    return {'more'}
+  end
 end
 for i = 4 + 2 * n, #KEYS do
   reply[i - n - 1] = redis.pcall('GET', KEYS[i])

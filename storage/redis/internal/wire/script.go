@@ -48,6 +48,7 @@ const (
 	ReplyBehind = "behind"
 	ReplyHalf   = "half"
 	ReplyFull   = "full"
+	ReplyMore   = "more"
 )
 
 // A Want is a record to be loaded, with parts of the ids that it remembers.
@@ -143,15 +144,33 @@ func (p *Place) Entry(w Want, value any, parts []any) (e Entry) {
 	return e
 }
 
+// Care is what load.lua makes sure of.
+type Care string
+
+const (
+	// Careless loads what it finds.
+	Careless Care = "0"
+	// Strict looks whether something is gone.
+	Strict Care = "1"
+	// Complete looks besides whether there is any record in the namespace beyond those
+	// that are wanted.
+	Complete Care = "2"
+)
+
+// CareOf returns Strict, or Careless.
+func CareOf(strict bool) Care {
+	if strict {
+		return Strict
+	}
+	return Careless
+}
+
 // LoadCall returns the keys and arguments of load.lua.
-func LoadCall(p *Place, epoch, replid string, wants []Want, strict bool) (keys []string, args []any) {
+func LoadCall(p *Place, epoch, replid string, wants []Want, care Care) (keys []string, args []any) {
 	keys = make([]string, 0, 3+2*len(wants))
 	args = make([]any, 0, 4+len(wants))
 	keys = append(keys, p.first[0], p.first[2], p.Counts()) // epoch and clock
-	args = append(args, epoch, replid, len(wants), "0")
-	if strict {
-		args[3] = "1"
-	}
+	args = append(args, epoch, replid, len(wants), string(care))
 	for _, w := range wants {
 		keys = append(keys, p.Record(w.Key), p.Index(w.Key.Kind()))
 		args = append(args, w.Key.Name())
