@@ -1,9 +1,13 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -146,6 +150,58 @@ func TestRedisClusterViewIsOfItsOwnTime(t *testing.T) {
 	done, err := s.Sweep(t.Context(), "behind", h)
 	require.NoError(t, err)
 	require.Equal(t, 1, done.Closed)
+}
+
+// A snapshot has one time. Who saves one is told whose values are worth less in it, and
+// nothing is said where no namespace is behind.
+func TestRedisClusterSaveTellsWhoIsBehind(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	var log safeBuffer
+	r := openCluster(t, all, "one", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	one(t, r, set("behind", "k", time.Hour))
+	one(t, r, set("ahead", "k", time.Hour))
+	const said = `namespaces=[behind]`
+	require.NoError(t, r.Save(t.Context(), io.Discard))
+	require.NotContains(t, log.String(), said)
+	hurry(t, all, r, "ahead")
+	require.NoError(t, r.Save(t.Context(), io.Discard))
+	require.Contains(t, log.String(), said)
+}
+
+// A safeBuffer is written to and read by many.
+type safeBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// After a restore no namespace is behind another, whether the snapshot has something of it
+// or not.
+func TestRedisClusterRestoreBringsClocksUp(t *testing.T) {
+	t.Parallel()
+	all := startCluster(t)
+	r := openCluster(t, all, "one")
+	one(t, r, set("behind", "k", time.Hour))
+	one(t, r, set("ahead", "k", time.Hour))
+	hurry(t, all, r, "ahead")
+	require.NoError(t, r.Restore(t.Context(), bytes.NewReader(snapshotOf(t, "ahead", "k"))))
+	key := r.domain("behind").key("clock")
+	at, _, err := wire.ParseClock(serves(t, all, key).do("GET", key))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, at, 240*time.Hour)
+	one(t, r, set("behind", "k", time.Hour))
 }
 
 // A view for which changes have to wait holds up those of its namespace alone.

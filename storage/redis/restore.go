@@ -240,7 +240,35 @@ func (r *Store) replaceAll(ctx context.Context, epochs fenced, state *session.St
 			return err
 		}
 	}
+	for d, e := range epochs { // order-free: each for itself
+		// Nothing may be written in it below, and it would stay behind the others.
+		if err := d.bringUp(ctx, e, state.Now()); err != nil {
+			return err
+		}
+	}
 	return r.writeAll(ctx, epochs, state, nil, func(k session.Key) bool { return !isAccess(k) })
+}
+
+// bringUp sees to it that the clock which is stored is not behind a time.
+func (d *domain) bringUp(ctx context.Context, e *epoch, at time.Duration) error {
+	for ctx.Err() == nil {
+		s := d.r.beginSwap(&place{wire.NewPlace(d.tag, "", ""), d}, e, nil)
+		s.Ops = append(s.Ops, "C")
+		now, mono := d.clock.now()
+		trip, cancel := context.WithTimeout(ctx, d.r.cfg.Timeout)
+		_, status, err := d.r.send(unwatch(trip), s, nil, max(now, at), mono)
+		cancel()
+		switch {
+		case err != nil:
+			return err
+		case status == wire.ReplyOK || status == wire.ReplyLost: // which says that it is further
+			return nil
+		case status != wire.ReplyFrozen:
+			return fmt.Errorf("the data changed under the rewriting (%s)", status)
+		}
+		rest(ctx, frozenPause)
+	}
+	return ctx.Err()
 }
 
 // writeAll writes those records of a state that are to be written, in the place of what was

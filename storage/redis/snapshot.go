@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,10 @@ import (
 // frozenFor is how long changes are held up at most when a node that saves a
 // snapshot dies; a node that lives says every so often that it is still at it.
 const frozenFor = 5 * time.Second
+
+// behindTold is by how much a namespace is behind others if that is said: beats that come
+// late add up to less.
+const behindTold = 10 * time.Second
 
 // A freezing holds up all changes. Log time stands still meanwhile, since no lease
 // can be renewed: a backup ends none.
@@ -126,8 +131,26 @@ func (r *Store) save(ctx context.Context) (*session.State, error) {
 		r.log.Error("the snapshot is without records that are damaged; bring them back or drop them, see docs/redis.md",
 			"records", len(without), "the first", without[0])
 	}
-	state.SetClock(latest(r.allDomains()), generation)
+	state.SetClock(latest(f.domains), generation)
+	f.tellBehind(state.Now())
 	return state, nil
+}
+
+// tellBehind says of which namespaces of a Redis Cluster a snapshot of a time is worth less:
+// it has one time, that of the latest, and their clocks stood still while others went on.
+func (f *freezing) tellBehind(at time.Duration) {
+	var names []string
+	var by time.Duration
+	for _, d := range f.domains {
+		if now, _ := d.clock.now(); at-now > behindTold {
+			names, by = append(names, d.ns), max(by, at-now)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		f.r.log.Warn("the time of some namespaces is behind that of others, since a primary was away; what has less time left there than that is gone once this snapshot is restored",
+			"by", by, "namespaces", names)
+	}
 }
 
 // readAll visits every record of the domains whose key begins so, with all its ids.
