@@ -402,11 +402,13 @@ class Laws:
         client.put_policy("name: mortal\nmax_concurrent: 2\nbackpressure_threshold: 2\n")
         started = tmp_path / "started"
         with self.child(MORTAL, address.all[-1], started, self.driver.modes[-1]) as child:
-            eventually(lambda: started.exists() or child.poll() is not None, 120)
-            if child.poll() is not None:
-                pytest.fail(str(child.communicate()[1]))
-            assert client.get_pool("policy/mortal").in_use == 1
-            child.kill()
+            try:
+                eventually(lambda: started.exists() or child.poll() is not None, 120)
+                if child.poll() is not None:
+                    pytest.fail(str(child.communicate()[1]))
+                assert client.get_pool("policy/mortal").in_use == 1
+            finally:
+                child.kill()  # whatever was found: its tool never ends
             child.wait()  # its output may be held open longer, by a process that it had started
         eventually(lambda: client.get_pool("policy/mortal").in_use == 0)
 
