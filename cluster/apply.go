@@ -95,7 +95,7 @@ func (n *Node) applyBatch(ctx context.Context, b *batch, answers []storage.Answe
 		var again batch
 		for i := range b.commands {
 			a := &answers[b.at[i]]
-			if a != &tried[i] {
+			if a != &tried[i] { // as it is where the batch is all there is: answers are large
 				*a = tried[i]
 			}
 			if final, maybe := settle(&b.commands[i], b.maybe[i], a); !final {
