@@ -25,7 +25,7 @@ const (
 )
 
 // drill reports whether all of it came about, and what it found. A leader hears late
-// of the next one; a node that does not lead is behind, and deaf; a call is denied while that cannot be
+// of the next one; one is gone before others hear of what it answered last; a node that does not lead is behind, and deaf; a call is denied while that cannot be
 // written down; an operator does all that he can, where that is ordered; the
 // leadership goes to another node and comes back, with a holder of a slot that is
 // killed meanwhile; if outage is set there is no majority for a while; and the leader's time
@@ -34,6 +34,10 @@ func (f *fleet) drill(w *worker, outage, ordered bool) (done bool, broken []chec
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	f.late(ctx, w)
+	if f.ready(healWithin) != nil {
+		return false, nil
+	}
+	f.heir(ctx, w)
 	if f.ready(healWithin) != nil {
 		return false, nil
 	}
@@ -140,6 +144,43 @@ func (f *fleet) late(ctx context.Context, w *worker) {
 		}
 	}
 	handing.Wait()
+}
+
+// heir cuts a leader off right behind an answer, before others have heard that what it
+// answered is committed, and reads from each of them, until one leads and for a while then,
+// with disks that leave some time between the two.
+func (f *fleet) heir(ctx context.Context, w *worker) {
+	l := f.leader()
+	if l == nil {
+		return
+	}
+	const slow = 60 * time.Millisecond
+	leads := slices.Index(f.hosts, l)
+	faster := f.network.slow(slow, links(l.name, f.names(), true, false)...)
+	var mend []func()
+	for i, h := range f.hosts {
+		if i != leads {
+			mend = append(mend, h.disk.slow(slow))
+		}
+	}
+	o := check.Op{Client: w.name, Kind: check.Increment, Object: counters[0], ID: newID(), Amount: 1, Call: w.recorder.now()}
+	o = w.sendTo(ctx, w.counters[leads], o, false)
+	w.recorder.done(o)
+	mend = append(mend, f.network.hold(links(l.name, f.names(), true, true)...), faster)
+	var reads sync.WaitGroup
+	for i := range f.hosts {
+		if i != leads {
+			reads.Go(func() {
+				for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+					w.readAt(ctx, w.counters[i], o.Object)
+				}
+			})
+		}
+	}
+	reads.Wait()
+	for _, m := range mend {
+		m()
+	}
 }
 
 // behind lets a node that does not lead be slow to write, so that it applies late and one after
