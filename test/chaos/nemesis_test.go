@@ -91,7 +91,7 @@ func (n *nemesis) run(ctx context.Context) {
 			lasts := 300*time.Millisecond + time.Duration(n.rng.Int64N(int64(3*time.Second)))
 			if k.name == leaderKilled { // it is measured, so that nothing is to be wrong beside it
 				under.Wait()
-				_ = n.cluster.Ready(5 * time.Second) // else it is measured all the same, and says so
+				_ = whole(n.cluster) // else it is measured all the same, and says so
 				sleep(ctx, time.Second)
 			}
 			if ctx.Err() != nil {
