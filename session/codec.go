@@ -202,7 +202,10 @@ func (f *codec) command(c *Command) {
 
 // EncodeResult encodes a result, as it goes from one node to another:
 // log.proto, message Result, sealed.
-func EncodeResult(r *Result) []byte { return AppendResult(nil, r) }
+func EncodeResult(r *Result) []byte { return AppendResult(make([]byte, 0, resultSize), r) }
+
+// resultSize is what most results take.
+const resultSize = 96
 
 // AppendResult appends what EncodeResult returns.
 func AppendResult(dst []byte, r *Result) []byte {
