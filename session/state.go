@@ -146,8 +146,9 @@ func (s *State) placed(r ref) *place {
 	if s.touched != nil {
 		return nil // each look is held to the footprint
 	}
-	for i := range s.places {
-		if p := &s.places[i]; p.of == r && p.shard == s.shards[p.at] {
+	for i := range uint(len(s.places)) { // the latest first, which is asked for most
+		p := &s.places[(s.turn-1-i)%uint(len(s.places))]
+		if p.of.kind == r.kind && p.of.name == r.name && p.of.ns == r.ns && p.shard == s.shards[p.at] {
 			return p
 		}
 	}
