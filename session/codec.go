@@ -39,7 +39,8 @@ var ErrUnknownKind = wire.ErrUnknownKind
 // A codec writes and reads the messages of log.proto that this package knows.
 type codec struct {
 	wire.Coder
-	pins pins // that are shared; nil if none are
+	pins pins  // that are shared; nil if none are
+	room *room // for commands that are read; nil if each has its own
 }
 
 func (f *codec) digest(num protowire.Number, v *Digest) { f.Digest(num, (*[32]byte)(v)) }
@@ -105,12 +106,18 @@ func JoinEntry(dst []byte, at time.Duration, cmds [][]byte) []byte {
 // Its seal is checked first, and that of each command before the command is
 // decoded; an error that wraps ErrDamaged tells that one does not hold.
 func DecodeEntry(b []byte) (at time.Duration, cmds []Command, err error) {
-	b, err = wire.Entry.Open(b)
+	return decodeEntry(b, nil, nil)
+}
+
+// decodeEntry decodes an entry, and appends its commands to cmds.
+func decodeEntry(b []byte, cmds []Command, room *room) (time.Duration, []Command, error) {
+	b, err := wire.Entry.Open(b)
 	if err != nil {
 		return 0, nil, err
 	}
-	f := codec{Coder: wire.NewSharingReader(b)}
+	f := codec{Coder: wire.NewSharingReader(b), room: room}
 	var version uint32
+	var at time.Duration
 	for m := f.Top(); f.Visit(&m); {
 		f.entry(&version, &at, &cmds)
 	}
@@ -183,7 +190,7 @@ func (f *codec) command(c *Command) {
 			f.Fail("a second kind of command")
 			return
 		}
-		if *c = newCommand(f.Field()); *c == nil && seeded.On(seeded.SkipUnknown) {
+		if *c = f.newCommand(f.Field()); *c == nil && seeded.On(seeded.SkipUnknown) {
 			*c = new(Tick) // of nothing
 			f.Skip()
 			continue

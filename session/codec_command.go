@@ -15,13 +15,9 @@ func newCommand(kind protowire.Number) Command {
 	case 1:
 		return new(Open)
 	case 2:
-		x := new(roomyBegin)
-		x.Pools, x.Seen = x.pools[:0], x.seen[:0]
-		return &x.Begin
+		return new(roomyBegin).command()
 	case 3:
-		x := new(roomyEnd)
-		x.Pools = x.pools[:0]
-		return &x.End
+		return new(roomyEnd).command()
 	case 4:
 		return new(Cancel)
 	case 5:
@@ -117,6 +113,16 @@ type (
 		pools [2]string
 	}
 )
+
+func (x *roomyBegin) command() Command {
+	x.Pools, x.Seen = x.pools[:0], x.seen[:0]
+	return &x.Begin
+}
+
+func (x *roomyEnd) command() Command {
+	x.Pools = x.pools[:0]
+	return &x.End
+}
 
 // trim makes lists nil for which room was kept and not used.
 func trim(c Command) {

@@ -20,6 +20,7 @@
 // the entry write into that copy. Readers, snapshots and watches hold records
 // between entries, and those never change; "changed" means that the pointer
 // differs. A command decides first and writes last, so it cannot stop half-way.
+// Nothing keeps a command that was applied: see [Decoder].
 //
 // Expiry is a function of record and time: [Record.At] settles one record alone,
 // without any other. So the deadline of a call stands in its session and in

@@ -395,12 +395,24 @@ type Entry struct {
 // one result for each. Time never runs backwards: an earlier at counts as the
 // time of the latest entry.
 func (s *State) ApplyAll(at time.Duration, cmds []Command) []Result {
+	return s.ApplyInto(nil, at, cmds)
+}
+
+// ApplyInto is ApplyAll whose results stand in room, if that has enough capacity:
+// results are large, and of most entries nobody reads them.
+func (s *State) ApplyInto(room []Result, at time.Duration, cmds []Command) []Result {
 	if seeded.On(seeded.TimeInApply) {
 		at += seeded.Now() % time.Second
 	}
 	s.now = max(s.now, at)
 	s.entry++
-	results := make([]Result, len(cmds))
+	results := room
+	if cap(results) < len(cmds) {
+		results = make([]Result, len(cmds))
+	} else {
+		results = results[:len(cmds)]
+		clear(results)
+	}
 	for i, c := range cmds {
 		s.lapsed, s.folds = nil, nil
 		s.guard(c)
