@@ -126,12 +126,20 @@ func (f *forwarder) number(groups []*group) *nodev1.ForwardRequest {
 	defer f.mu.Unlock()
 	f.batch++
 	f.sent[f.batch] = &sentBatch{groups: groups, open: groups}
-	m := &nodev1.ForwardRequest{Batch: f.batch}
+	n := 0
+	for _, g := range groups {
+		n += len(g.commands)
+	}
+	commands, lefts := make([]nodev1.ForwardedCommand, n), make([]durationpb.Duration, n)
+	m := &nodev1.ForwardRequest{Batch: f.batch, Commands: make([]*nodev1.ForwardedCommand, 0, n)}
 	now := time.Now()
 	for _, g := range groups {
 		for i := range g.commands {
-			p := &g.commands[i]
-			m.Commands = append(m.Commands, &nodev1.ForwardedCommand{Command: p.raw, Left: durationpb.New(p.until.Sub(now))})
+			p, c, left := &g.commands[i], &commands[len(m.Commands)], &lefts[len(m.Commands)]
+			lasts := p.until.Sub(now)
+			left.Seconds, left.Nanos = int64(lasts/time.Second), int32(lasts%time.Second)
+			c.Command, c.Left = p.raw, left
+			m.Commands = append(m.Commands, c)
 		}
 	}
 	return m
