@@ -40,6 +40,13 @@ type fsm struct {
 	// the node ends. Nil and empty in tests of the state machine alone.
 	snapshots string
 	ended     <-chan struct{}
+	// How many entries are under way that this node has proposed. Of all others
+	// nobody reads the results. Nil: somebody always does.
+	own *atomic.Int64
+
+	// Used by what Raft calls alone: what entries are decoded and applied with.
+	decoder session.Decoder
+	unread  []session.Result
 
 	// Holds one place, of a snapshot of this node's own that ends or of one that
 	// replaces the state; see Persist. How often the latter happened.
@@ -92,14 +99,14 @@ func (l *logged) upTo(all int64) {
 	}
 }
 
-// Apply implements raft.FSM. It returns []session.Result, errVoid or
-// errStopped, and what applyRestore returns.
+// Apply implements raft.FSM. It returns []session.Result, or nil where nobody is there
+// to read them, errVoid or errStopped, and what applyRestore returns.
 func (f *fsm) Apply(l *raft.Log) any {
 	if isRestore(l) {
 		return f.applyRestore(l)
 	}
 	start := time.Now()
-	at, cmds, err := session.DecodeEntry(l.Data)
+	at, cmds, err := f.decoder.Decode(l.Data)
 	if err == nil && len(l.Extensions) != 8 {
 		err = errors.New("no term")
 	}
@@ -117,9 +124,7 @@ func (f *fsm) Apply(l *raft.Log) any {
 	}
 	var answer any = errVoid
 	if binary.BigEndian.Uint64(l.Extensions) == l.Term {
-		results := f.state.ApplyAll(at, cmds)
-		f.settled.Note(cmds, results, l.Index)
-		answer = results
+		answer = f.apply(at, cmds, l.Index)
 		f.noteLeases(cmds)
 		f.since.restart()
 		if len(cmds) == 0 {
@@ -131,6 +136,24 @@ func (f *fsm) Apply(l *raft.Log) any {
 	f.moved(l.Index)
 	f.metrics.applied(len(cmds), time.Since(start))
 	return answer
+}
+
+// apply returns the results as Apply does. f.mu is held.
+func (f *fsm) apply(at time.Duration, cmds []session.Command, index uint64) any {
+	// An entry is counted before it is proposed, and until its results were read: where
+	// none is, this is nobody's here. Were it somebody's, he would find no results.
+	if f.own == nil || f.own.Load() > 0 {
+		results := f.state.ApplyAll(at, cmds)
+		f.settled.Note(cmds, results, index)
+		return results
+	}
+	results := f.state.ApplyInto(f.unread, at, cmds)
+	f.settled.Note(cmds, results, index)
+	clear(results)
+	if f.unread = results[:0]; len(results) > maxEntryCommands {
+		f.unread = nil
+	}
+	return nil
 }
 
 // fail stops the state machine for good.

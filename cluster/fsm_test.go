@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,26 @@ func TestAnEntryOfAnEarlierLeadershipChangesNothing(t *testing.T) {
 	require.EqualValues(t, 1, f.applied(), "but it has its place")
 	require.Len(t, f.Apply(logEntry(2, 7, time.Second, increment("r"))), 1)
 	require.EqualValues(t, 1, counterOf(f))
+}
+
+// Results are made anew while an entry of this node's own is under way, whose proposer
+// reads them when later ones may have been applied; of all others there are none.
+func TestResultsThatNobodyReads(t *testing.T) {
+	f := newFSM(noFatal(t), newMetrics())
+	f.own = new(atomic.Int64)
+	many := []session.Command{increment("a"), increment("b"), increment("c")}
+	require.Nil(t, f.Apply(logEntry(1, 7, 0, many...)))
+	f.own.Add(1)
+	read, ok := f.Apply(logEntry(2, 7, 0, increment("d"))).([]session.Result)
+	require.True(t, ok)
+	f.own.Add(-1)
+	require.Nil(t, f.Apply(logEntry(3, 7, 0, increment("e"), increment("f"))))
+	require.Len(t, read, 1)
+	require.EqualValues(t, 4_000_000, read[0].Value)
+	require.EqualValues(t, 6, counterOf(f))
+	late := logEntry(4, 7, 0, increment("g"))
+	late.Extensions = termOf(6)
+	require.Equal(t, errVoid, f.Apply(late))
 }
 
 // A node that meets what it does not know stops, and stays stopped.

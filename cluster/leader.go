@@ -40,7 +40,7 @@ func (n *Node) lead(ctx context.Context) {
 	}
 	l := &leadership{
 		term: term, ctx: ctx, clock: newClock(n.fsm.begin(), n.cfg.Clocks), queue: newQueue(n.cfg.MaxQueue, entrySize),
-		raft: n.raft, known: n.members, metrics: n.metrics, lapses: &n.Lapses, tasks: &n.tasks, dead: n.dead, idle: make(chan struct{}),
+		raft: n.raft, known: n.members, metrics: n.metrics, lapses: &n.Lapses, tasks: &n.tasks, dead: n.dead, own: n.fsm.own, idle: make(chan struct{}),
 	}
 	if seeded.On(seeded.RestartTTL) {
 		l.clock.at -= 30 * time.Second

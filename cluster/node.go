@@ -98,7 +98,7 @@ func Open(cfg Config) (*Node, error) {
 	n.fsm = newFSM(n.fatal, n.metrics)
 	n.fsm.since, n.fsm.between = newClock(0, n.cfg.Clocks), electionsTake(n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.fsm.snapshots, n.fsm.ended = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done()
+	n.fsm.snapshots, n.fsm.ended, n.fsm.own = filepath.Join(n.cfg.Dir, "snapshots"), n.ctx.Done(), new(atomic.Int64)
 	n.close = sync.OnceValue(n.shutdown)
 	n.opened, n.began = make(chan struct{}), time.Now()
 	err = n.open()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -38,6 +39,7 @@ type leadership struct {
 	lapses  *storage.Lapses
 	tasks   *sync.WaitGroup // of the node
 	dead    <-chan struct{} // closed when Raft has stopped
+	own     *atomic.Int64   // entries under way; see fsm
 	idle    chan struct{}   // closed when nothing is proposed any more, and all is answered
 }
 
@@ -88,16 +90,19 @@ func (l *leadership) propose() {
 			continue
 		}
 		start := time.Now()
+		l.own.Add(1)
 		future := l.raft.ApplyLog(raft.Log{Data: session.JoinEntry(make([]byte, 0, e.size+entrySpare), l.now(), e.commands), Extensions: termOf(l.term)}, enqueueTimeout)
 		if seeded.On(seeded.AnswerEarly) && seededAnswer(l, e) {
 			l.tasks.Go(func() {
 				_ = await(future, l.dead)
+				l.own.Add(-1)
 				l.queue.free(groups)
 			})
 			continue
 		}
 		l.tasks.Go(func() {
 			l.finish(e, future)
+			l.own.Add(-1)
 			l.metrics.commitSeconds.Observe(time.Since(start).Seconds())
 			l.queue.free(groups)
 		})
