@@ -84,8 +84,8 @@ func newState(n int) *State {
 const dueBlock = 128
 
 // nameSlots is how many names are remembered lest they be looked up among all
-// interned ones for every call: a fleet uses few tools and few pools.
-const nameSlots = 256
+// interned ones for every call: a fleet uses few tools, and some thousand pools at most.
+const nameSlots = 4096
 
 // name interns the name of a tool or a pool.
 func (s *State) name(text string) unique.Handle[string] {
