@@ -13,6 +13,7 @@ import (
 type Store interface {
 	// Apply orders the commands, each with an answer of its own. They keep
 	// their order among each other, and other commands may come between them.
+	// The answers are the caller's to keep.
 	Apply(ctx context.Context, cmds ...session.Command) []Answer
 	// Get returns a record as it stands; nil if it is absent or has lapsed. Its
 	// error, and those of other reads, is a *ReadError.

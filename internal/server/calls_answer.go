@@ -134,7 +134,7 @@ func (b *begin) waiting() *waiting.Wait {
 	}
 	b.queued = true
 	return &waiting.Wait{
-		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: &b.answer,
+		NS: b.ns, Pool: session.PoolKey(b.ns, b.answer.Result.Queue.Pool), Answer: b.ownAnswer(),
 		Holder: words.HolderName(session.KindSession, b.cmd.Session, b.cmd.Call), Claim: b.cmd, Length: b.cmd.Wait,
 		Renew: &session.Renew{
 			NS: b.ns, Session: b.cmd.Session, ID: b.cmd.Call, Pools: poolNames(b.cmd), TTL: input.Caps.TTL.Default, Opened: b.cmd.Opened,
@@ -164,7 +164,7 @@ func (b *begin) held() *waiting.Wait {
 	if left <= 0 {
 		return nil
 	}
-	if b.answer.Result.Code == session.ApprovalRequired {
+	if b.ownAnswer(); b.answer.Result.Code == session.ApprovalRequired {
 		return &waiting.Wait{NS: b.ns, Length: left, Held: approvals.Pending(session.ApprovalKey(b.ns, b.answer.Result.Approval.ID))}
 	}
 	h := b.answer.Result.Signal

@@ -76,7 +76,7 @@ func (t *take) waiting() *waiting.Wait {
 	}
 	c, pools := t.cmd, []string{session.RatePool(t.cmd.Rate)}
 	return &waiting.Wait{
-		NS: c.NS, Pool: session.PoolKey(c.NS, pools[0]), Answer: &t.answer,
+		NS: c.NS, Pool: session.PoolKey(c.NS, pools[0]), Answer: t.ownAnswer(),
 		Holder: words.HolderName(session.KindClient, c.Client, c.ID), Claim: c, Length: c.Wait,
 		Renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.ID, Pools: pools, TTL: input.Caps.TTL.Default},
 		Cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.ID, Pools: pools},

@@ -83,7 +83,7 @@ type request[Req, Res any] struct {
 	req    *Req
 	out    *Res
 	one    [1]session.Command // of most, which are one command
-	answer storage.Answer     // to it
+	answer *storage.Answer    // to it, among those of its message; nil before there is one
 }
 
 func (r *request[Req, Res]) init(s *Server, ns string, k *kind, req *Req) {
@@ -95,14 +95,22 @@ func (r *request[Req, Res]) response() *Res { return r.out }
 func (r *request[Req, Res]) commands() []session.Command { return r.one[:] }
 
 func (r *request[Req, Res]) take(_ context.Context, answers []storage.Answer) (again bool, err error) {
-	r.answer = answers[0]
+	r.answer = &answers[0]
 	return false, nil
 }
 
 // stale keeps the answer, and reports whether a premise of the command did not hold.
 func (r *request[Req, Res]) stale(answers []storage.Answer) bool {
-	r.answer = answers[0]
+	r.answer = &answers[0]
 	return r.answer.Result.Code == session.StalePremise || r.another()
+}
+
+// ownAnswer gives an operation that waits its answer alone. It waits for long, and would
+// keep those of its whole message as long.
+func (r *request[Req, Res]) ownAnswer() *storage.Answer {
+	own := *r.answer
+	r.answer = &own
+	return r.answer
 }
 
 // another reports whether another session has the id by now than the one by which the

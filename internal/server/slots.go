@@ -76,7 +76,7 @@ func (a *acquire) waiting() *waiting.Wait {
 	}
 	c := a.cmd
 	return &waiting.Wait{
-		NS: c.NS, Pool: session.PoolKey(c.NS, c.Pool), Answer: &a.answer,
+		NS: c.NS, Pool: session.PoolKey(c.NS, c.Pool), Answer: a.ownAnswer(),
 		Holder: words.HolderName(session.KindClient, c.Client, c.Slot), Claim: c, Length: c.Wait,
 		Renew:  &session.Renew{NS: c.NS, Client: c.Client, ID: c.Slot, Pools: []string{c.Pool}, TTL: input.Caps.TTL.Default},
 		Cancel: &session.Cancel{NS: c.NS, Client: c.Client, Call: c.Slot, Pools: []string{c.Pool}},
