@@ -232,7 +232,7 @@ func (x *exchange) answer(ctx context.Context) error {
 			rest = rest[len(now):]
 			out.Answers = make([]*v1.OperationResult, len(now))
 			for i, f := range now {
-				out.Answers[i] = f.result
+				out.Answers[i] = &f.result
 			}
 			if err := x.send(out); err != nil {
 				return err

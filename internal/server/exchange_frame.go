@@ -23,7 +23,7 @@ type frame struct {
 	op     operation // nil once it has its answer
 	in     *v1.Operation
 	kind   *kind
-	result *v1.OperationResult
+	result v1.OperationResult
 	start  time.Time
 	until  time.Time    // when its caller stops waiting
 	size   int          // of its arguments, about
@@ -35,7 +35,7 @@ type frame struct {
 // ordered together. What first needs something that is not on this node, or a
 // policy that asks others, goes its own way, so that nobody waits for it.
 func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
-	store := make([]frame, len(ops))
+	store, fields := make([]frame, len(ops)), make([]input.Fields, len(ops)) // of all in one piece
 	together := make([]*frame, 0, len(ops))
 	var apart []*frame
 	size := 0
@@ -43,12 +43,12 @@ func (x *exchange) begin(ops []*v1.Operation, now time.Time) {
 		f := &store[i]
 		f.op, f.in, f.start = x.s.operationIn(x.namespace, in), in, now
 		f.kind, f.size = f.op.state().kind, f.op.size()
-		f.result = &v1.OperationResult{Tag: in.GetTag()}
+		f.result.Tag = in.GetTag()
 		f.until = now.Add(x.s.cfg.RequestTimeout + f.op.patience())
 		if t := in.GetTimeout(); t.IsValid() {
 			f.until = earlier(f.until, now.Add(t.AsDuration()))
 		}
-		if x.s.prepareIn(x.quick, &input.Fields{}, f.in, f.op) {
+		if x.s.prepareIn(x.quick, &fields[i], f.in, f.op) {
 			together = append(together, f)
 		} else {
 			apart = append(apart, f)
@@ -86,7 +86,7 @@ func (x *exchange) setApart(frames []*frame) {
 	}
 	for _, f := range frames[n:] {
 		x.s.settle(f.op, errTooManyApart())
-		x.finish(f)
+		x.finish(f, time.Now())
 	}
 	x.post(frames[n:]...)
 }
@@ -144,8 +144,9 @@ func (x *exchange) order(frames []*frame) {
 	x.s.proceed(ctx, ops, course{
 		queued: func(i int, w *waiting.Wait) { x.wait(frames[i], w) },
 		answered: func(done []int) {
+			now := time.Now() // once for all
 			for _, i := range done {
-				x.finish(frames[i])
+				x.finish(frames[i], now)
 				ready = append(ready, frames[i])
 			}
 			x.post(ready...)
@@ -163,25 +164,26 @@ func (x *exchange) wait(f *frame, w *waiting.Wait) {
 	}
 	x.mu.Unlock()
 	f.op.queue()
-	notice := &frame{notice: true, result: &v1.OperationResult{Tag: f.result.GetTag()}}
-	put(notice.result, f.op)
+	notice := &frame{notice: true}
+	notice.result.Tag = f.result.GetTag()
+	put(&notice.result, f.op)
 	x.post(notice)
 	x.work.Go(func() {
 		ctx, cancel := context.WithDeadline(x.waits, f.until)
 		defer cancel()
 		x.s.await(ctx, f.op, w)
-		x.finish(f)
+		x.finish(f, time.Now())
 		x.post(f)
 	})
 }
 
-// finish takes over what became of the operation of a frame.
-func (x *exchange) finish(f *frame) {
-	put(f.result, f.op)
+// finish takes over what became of the operation of a frame by now.
+func (x *exchange) finish(f *frame, now time.Time) {
+	put(&f.result, f.op)
 	if err := f.op.state().err; err != nil {
 		x.s.metrics.request(f.kind.procedure, err, f.start)
 	} else {
-		x.methods.answered(f)
+		x.methods.answered(f, now)
 	}
 	f.op, f.in = nil, nil
 }
@@ -203,7 +205,7 @@ func (m *metrics) exchangeMethods() *exchangeMethods {
 	return &all
 }
 
-func (m *exchangeMethods) answered(f *frame) {
+func (m *exchangeMethods) answered(f *frame, now time.Time) {
 	m[f.kind.number].answered.Inc()
-	m[f.kind.number].latency.Observe(time.Since(f.start).Seconds())
+	m[f.kind.number].latency.Observe(now.Sub(f.start).Seconds())
 }
