@@ -338,6 +338,9 @@ func (h *Hashes) See(ctx context.Context, read storage.Read) {
 
 // Of looks up what is registered for a tool.
 func (h *Hashes) Of(tool string) (hash string, ok bool) {
+	if h.Epoch == 0 { // none was ever registered
+		return "", false
+	}
 	x, _ := h.get(session.HashKey(h.ns, tool)).(*session.Hash)
 	if x == nil {
 		return "", false
