@@ -85,8 +85,10 @@ func (e *end) check(ctx context.Context, f *input.Fields) error {
 	if e.begun(f); f.Err != nil {
 		return f.Err
 	}
-	for _, name := range slices.Sorted(maps.Keys(spent)) {
-		e.cmd.Spent = append(e.cmd.Spent, session.Bill{Budget: name, Amount: spent[name]})
+	if len(spent) > 0 { // to sort the names of none costs as much as of a few
+		for _, name := range slices.Sorted(maps.Keys(spent)) {
+			e.cmd.Spent = append(e.cmd.Spent, session.Bill{Budget: name, Amount: spent[name]})
+		}
 	}
 	return e.find(ctx, f, storage.Nearby)
 }
