@@ -53,7 +53,7 @@ type begin struct {
 	decision engine.Decision
 	hashes   policies.Hashes        // that are registered
 	costs    map[string]int64       // what it charges the budgets that it names, itself or by its policy
-	until    time.Time              // end of its wait
+	until    time.Time              // end of its wait; zero if it does not wait
 	inUse    bool                   // whether facts.ActiveSlots is known
 	queued   bool                   // it had to wait at this node
 	heldUp   bool                   // something has kept it out
@@ -105,7 +105,9 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	if f.Err != nil {
 		return f.Err
 	}
-	b.one[0], b.until = b.cmd, time.Now().Add(b.cmd.Wait)
+	if b.one[0] = b.cmd; b.cmd.Wait > 0 {
+		b.until = time.Now().Add(b.cmd.Wait)
+	}
 	b.cmd.Content = input.Short(beginContent(req))
 	b.hashes = b.s.policies.Hashes(b.ns)
 	b.input.ContentHash = b.hashes.Of
