@@ -97,6 +97,9 @@ func (a *auditor) call(b *begin, out *v1.BeginCallResponse) {
 // failedCall takes down a decision that was reached and, as far as this node
 // knows, not spent.
 func (a *auditor) failedCall(b *begin, err error) {
+	if b.kept == nil {
+		return // it is taken down already, and something behind that went wrong
+	}
 	r := b.record(words.DecisionID(b.s.store, b.ns, b.cmd.Session, b.cmd.Call))
 	f := fault.Of(err)
 	r.Failure, r.FailureReason = f.Code.String(), f.Reason
@@ -412,6 +415,7 @@ func (s *Server) auditReport(r report) {
 	}
 }
 
+// record is the one of the call, which has no other.
 func (b *begin) record(id string) *record.Record {
 	size := len(b.req.ArgumentsJson) + len(b.req.ContextJson) + len(b.req.MetadataJson)
 	if b.req.Arguments != nil {
@@ -423,7 +427,9 @@ func (b *begin) record(id string) *record.Record {
 	for name, text := range b.req.Metadata {
 		size += len(name) + len(text)
 	}
-	r := record.New(b.ns, id, b.policy, b.input, b.decision, size)
+	r := b.kept
+	b.kept = nil
+	r.Complete(b.ns, id, b.policy, size)
 	r.Opened = b.session.Opened
 	return r
 }

@@ -19,6 +19,7 @@ import (
 	"example.com/govnode/internal/server/input"
 	"example.com/govnode/internal/server/order"
 	"example.com/govnode/internal/server/policies"
+	"example.com/govnode/internal/server/record"
 	v1 "example.com/govnode/proto/govnode/v1"
 	"example.com/govnode/proto/govnode/v1/govnodev1connect"
 	"example.com/govnode/session"
@@ -48,9 +49,10 @@ type begin struct {
 	rates    []session.RateWant // that the request names
 	session  *session.Session
 	policy   *engine.Policy
-	input    engine.Input
 	facts    *engine.Facts
-	decision engine.Decision
+	kept     *record.Record         // that will be taken down; nil once it is
+	input    *engine.Input          // of it
+	decision *engine.Decision       // likewise
 	hashes   policies.Hashes        // that are registered
 	costs    map[string]int64       // what it charges the budgets that it names, itself or by its policy
 	until    time.Time              // end of its wait; zero if it does not wait
@@ -89,7 +91,6 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 	f.ID("sessionId", req.SessionId)
 	f.NewID("callId", req.CallId, b.s.cfg.Now)
 	kind, in := inputOf(f, req)
-	b.input = in
 	b.cmd = &session.Begin{
 		NS: b.ns, Session: req.SessionId, Call: req.CallId, CallKind: kind, Tool: req.Tool,
 		Pools:    wantsOf(f, req.Pools),
@@ -109,6 +110,8 @@ func (b *begin) check(ctx context.Context, f *input.Fields) error {
 		b.until = time.Now().Add(b.cmd.Wait)
 	}
 	b.cmd.Content = input.Short(beginContent(req))
+	b.kept = &record.Record{Input: in}
+	b.input, b.decision = &b.kept.Input, &b.kept.Decision
 	b.hashes = b.s.policies.Hashes(b.ns)
 	b.input.ContentHash = b.hashes.Of
 	if err := b.load(ctx, storage.Nearby, f); err != nil {
@@ -305,9 +308,9 @@ func (b *begin) asking(ctx context.Context) (*session.Asking, error) {
 func (b *begin) decide(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
 	b.asksBy = 0
-	b.policy.Decide(ctx, &b.input, &b.decision)
+	b.policy.Decide(ctx, b.input, b.decision)
 	b.decision.EvaluationTime = time.Since(start)
-	switch d := &b.decision; {
+	switch d := b.decision; {
 	case (d.Allowed || d.Ask != nil) && d.ModifiedArguments != nil:
 		b.asksBy, d.Rule = d.Rule, ruleModified
 	case !d.Allowed && d.Rule == 0:

@@ -233,7 +233,7 @@ func (b *begin) respond() error {
 			return errModifiedBefore(fmt.Sprintf("callId %q of sessionId %q", b.req.CallId, b.req.SessionId))
 		}
 	}
-	out.Reviews = res.Code == session.Admitted && b.policy.WantsOutput(&b.input)
+	out.Reviews = res.Code == session.Admitted && b.policy.WantsOutput(b.input)
 	b.s.audit.call(b, out)
 	b.tellAsked()
 	b.s.audit.budgets(b.ns, engine.Input{AgentID: b.input.AgentID, SessionID: b.cmd.Session, CallID: b.cmd.Call}, res)

@@ -31,19 +31,24 @@ func BenchmarkTakeDown(b *testing.B) {
 		b.Fatal(err)
 	}
 	call := &begin{
-		policy: policy, cmd: &session.Begin{Session: "s", Call: "c"},
-		input: engine.Input{Tool: "t", SessionID: "s", CallID: "c", Arguments: value.OfMap(value.Pair{Key: "command", Value: value.OfString("ls -l")})},
+		policy: policy, cmd: &session.Begin{Session: "s", Call: "c"}, session: &session.Session{},
+	}
+	call.answer = &storage.Answer{}
+	judged := record.Record{
+		Input: engine.Input{Tool: "t", SessionID: "s", CallID: "c", Arguments: value.OfMap(value.Pair{Key: "command", Value: value.OfString("ls -l")})},
 	}
 	call.init(s, "default", nil, &v1.BeginCallRequest{ArgumentsJson: `{"command":"ls -l"}`})
-	call.decision = policy.Evaluate(b.Context(), call.input)
+	judged.Decision = policy.Evaluate(b.Context(), judged.Input)
 	ids := make([]string, 1<<16)
 	for i := range ids {
 		ids[i] = strconv.Itoa(i)
 	}
-	said := record.DecisionOf(call.decision, session.Digest(policy.Digest()))
+	said := record.DecisionOf(judged.Decision, session.Digest(policy.Digest()))
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
+		kept := judged
+		call.kept, call.input, call.decision = &kept, &kept.Input, &kept.Decision
 		s.audit.call(call, &v1.BeginCallResponse{DecisionId: ids[i&(1<<16-1)], Outcome: v1.Outcome_OUTCOME_ADMITTED, Decision: said})
 		if i++; i%64 == 0 {
 			_ = s.audit.written(&call.trace)

@@ -49,7 +49,7 @@ func (b *begin) said(res *session.Result, a *beginAnswer) *v1.Decision {
 // recalled is the decision that a call was given: the one of now, unless that is another
 // than the remembered one. Then that one is made again from what is remembered.
 func (b *begin) recalled(res *session.Result) *engine.Decision {
-	now, denied := &b.decision, res.Code == session.Denied
+	now, denied := b.decision, res.Code == session.Denied
 	if sameRule(now.Rule, res.Rule) && (now.Allowed || now.Ask != nil) != denied {
 		return now
 	}
@@ -57,7 +57,7 @@ func (b *begin) recalled(res *session.Result) *engine.Decision {
 	switch res.Code {
 	case session.AttemptLimit, session.SessionClosed, session.Stopped: // before any rule
 	default:
-		*was = b.policy.Recall(res.Rule, b.input)
+		*was = b.policy.Recall(res.Rule, *b.input)
 	}
 	if denied {
 		was.Action, was.PublicMessage = cmp.Or(was.Action, "deny"), cmp.Or(was.PublicMessage, publicNotPermitted)

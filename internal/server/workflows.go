@@ -21,7 +21,7 @@ var never = []session.Premise{{Fact: session.FactCalls, Lo: math.MaxInt64, Hi: m
 // denied, and counted as an attempt. A call that has come to the end of a stage which
 // people have to approve counts nothing until they have.
 func (b *begin) follow(ctx context.Context) error {
-	d := &b.decision
+	d := b.decision
 	if b.policy.Workflow() == nil || b.input.Tool == "" || b.session.Phase != session.PhaseOpen || !d.Allowed && d.Ask == nil {
 		return nil
 	}
@@ -30,14 +30,14 @@ func (b *begin) follow(ctx context.Context) error {
 		if m.Rule() != ruleWorkflow {
 			return nil
 		}
-		err := b.s.peekFlow(ctx, d, b.policy, b.session, &b.input, b.ns)
+		err := b.s.peekFlow(ctx, d, b.policy, b.session, b.input, b.ns)
 		if !d.Allowed {
 			d.Rule = freeRule(d)
 		}
 		return err
 	}
 	at := b.s.place(b.ns, b.session, b.cmd.Session, b.cmd.Call, b.policy)
-	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, argumentsOf(d, &b.input), b.input.Tool)
+	v, err := b.s.flows.Judge(b.trace.Within(ctx), at, argumentsOf(d, b.input), b.input.Tool)
 	if err != nil || v.Action == engine.RuleAllows {
 		return err
 	}

@@ -38,24 +38,31 @@ const (
 // New makes the record of a decision. Size is about how many bytes of
 // JSON the caller sent.
 func New(ns, id string, policy *engine.Policy, in engine.Input, d engine.Decision, size int) *Record {
-	r := &Record{ID: id, NS: ns, Policy: policy, input: in, facts: in.Facts, Decision: d, Size: BareRecord + expansion*size + ruleRecord*len(d.Records)}
+	r := &Record{Input: in, Decision: d}
+	r.Complete(ns, id, policy, size)
+	return r
+}
+
+// Complete makes a record of one that has its input and its decision already, so that
+// neither is copied: they are large. It keeps of them what is to be shown.
+func (r *Record) Complete(ns, id string, policy *engine.Policy, size int) {
+	r.ID, r.NS, r.Policy, r.Size = id, ns, policy, BareRecord+expansion*size+ruleRecord*len(r.Decision.Records)
 	r.Decision.Premises, r.Decision.Trace, r.Decision.ModifiedArguments = nil, nil, nil
-	if f := in.Facts; f != nil {
+	if f := r.Input.Facts; f != nil {
 		if f.ToolCalls != nil {
-			r.toolCalls = f.ToolCalls(in.Tool)
+			r.toolCalls = f.ToolCalls(r.Input.Tool)
 		}
 		// The function holds the whole session.
 		facts := *f
 		facts.ToolCalls = nil
 		r.facts = &facts
 	}
-	r.input.Facts, r.input.ContentHash, r.input.Env = nil, nil, nil
-	return r
+	r.Input.Facts, r.Input.ContentHash, r.Input.Env = nil, nil, nil
 }
 
 // Audit is the record in the terms of the specifications, redacted.
 func (r *Record) Audit() engine.AuditRecord {
-	in := r.input
+	in := r.Input
 	if r.facts != nil {
 		facts, calls := *r.facts, r.toolCalls
 		facts.ToolCalls = func(string) int64 { return calls }
@@ -69,7 +76,7 @@ func (r *Record) Audit() engine.AuditRecord {
 func (r *Record) Render(rec engine.AuditRecord) {
 	r.rendered = r.message(rec)
 	r.Policy, r.facts = nil, nil
-	r.input.Arguments, r.input.Context = value.Value{}, value.Value{}
+	r.Input.Arguments, r.Input.Context = value.Value{}, value.Value{}
 	r.Size = BareRecord + 2*proto.Size(r.rendered)
 }
 
@@ -80,7 +87,7 @@ func (r *Record) message(rec engine.AuditRecord) *v1.DecisionRecord {
 	d.Rules = words.RuleRecords(rec.Records)
 	out := &v1.DecisionRecord{
 		DecisionId: r.ID, Timestamp: input.Stamp(rec.Timestamp), EventType: string(rec.EventType), Decision: d,
-		Kind: kindOfInput[r.input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
+		Kind: kindOfInput[r.Input.Kind], Tool: rec.ToolName, AgentId: rec.AgentID, SessionId: rec.SessionID, CallId: rec.CallID,
 		ContextSnapshotJson: rec.ContextSnapshot.JSON(), ContextSha256: rec.ContextDigest,
 		Outcome: r.Outcome, Index: r.Index, DryRun: r.DryRun, Repeat: r.Repeat, Failure: r.Failure, FailureReason: r.FailureReason,
 	}

@@ -202,7 +202,7 @@ func (s *Teller) still(ctx context.Context, p *access.Principal) error {
 
 // tell sends those events of a record that are wanted and not sent yet.
 func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
-	if fl.session != "" && r.input.SessionID != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
+	if fl.session != "" && r.Input.SessionID != fl.session || fl.agent != "" && r.agentID() != fl.agent || !fl.who.Sees(r.agentID()) {
 		return nil
 	}
 	if r.events == 0 {
@@ -223,14 +223,14 @@ func (fl *follower) tell(r *Record, send func(*v1.FollowResponse) error) error {
 
 // agentID is that of the session, or the one that Evaluate was given: as it came, while
 // what is shown of it is redacted.
-func (r *Record) agentID() string { return r.input.AgentID }
+func (r *Record) agentID() string { return r.Input.AgentID }
 
 // engineEvents are the events of a record, with their texts redacted.
 func (r *Record) engineEvents() []engine.Event {
 	if r.ID == "" {
 		return r.After
 	}
-	in := r.input
+	in := r.Input
 	in.Now = r.At
 	return engine.Events(in, r.Decision)
 }

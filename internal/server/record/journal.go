@@ -57,7 +57,7 @@ type Record struct {
 	At     time.Time
 
 	Policy    *engine.Policy
-	input     engine.Input // without its functions and facts; whose it is, of what is no decision
+	Input     engine.Input // without its functions and facts; whose it is, of what is no decision
 	facts     *engine.Facts
 	toolCalls int64 // of the tool of the call; stands for facts.ToolCalls
 	Decision  engine.Decision
@@ -87,7 +87,7 @@ type Record struct {
 func Told(ns, agent string, repeat bool, events ...engine.Event) *Record {
 	return &Record{
 		NS: ns, At: events[0].Time, After: events, Repeat: repeat, Size: BareRecord,
-		input: engine.Input{AgentID: agent, SessionID: events[0].SessionID},
+		Input: engine.Input{AgentID: agent, SessionID: events[0].SessionID},
 	}
 }
 
@@ -215,7 +215,7 @@ func (j *Journal) count(r *Record) uint64 {
 		return 1
 	}
 	j.counted[engine.PolicyViolation].Inc()
-	if r.input.Kind != engine.KindTool {
+	if r.Input.Kind != engine.KindTool {
 		return 2
 	}
 	j.counted[engine.ToolCallBlocked].Inc()

@@ -55,7 +55,7 @@ func random(rng *rand.Rand, ns, id string, size int) *Record {
 	r := &Record{ID: id, NS: ns, Size: 1 + rng.IntN(size)}
 	switch rng.IntN(4) {
 	case 0:
-		r.input.Kind = engine.KindTool
+		r.Input.Kind = engine.KindTool
 	case 1:
 		r.ID, r.After = "", make([]engine.Event, 1+rng.IntN(3))
 		for i := range r.After {
