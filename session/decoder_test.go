@@ -22,6 +22,7 @@ func TestNothingKeepsADecodedCommand(t *testing.T) {
 		var room, kept []session.Result
 		var was string
 		for i := range entries {
+			entries[i] = append(entries[i], wrong(entries[i])...)
 			b := session.EncodeEntry(at[i], entries[i])
 			now, cmds, err := d.Decode(b)
 			require.NoError(t, err)
@@ -38,6 +39,19 @@ func TestNothingKeepsADecodedCommand(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, sessiontest.Dump(one), sessiontest.Dump(two), "with the last entry gone")
 	})
+}
+
+// wrong makes commands whose premises do not hold, which change nothing, and whose answers
+// say what holds instead of what their lists say.
+func wrong(cmds []session.Command) (all []session.Command) {
+	for _, c := range cmds {
+		if b, ok := c.(*session.Begin); ok {
+			other := *b
+			other.Call, other.Seen = b.Call+"-", []session.Premise{{Fact: session.FactCalls, Lo: -2, Hi: -1}}
+			all = append(all, &session.End{NS: b.NS, Session: b.Session, Call: b.Call, Pools: []string{"x"}, Status: session.Failed}, &other)
+		}
+	}
+	return all
 }
 
 // An entry that cannot be decoded, and one that is larger than any that nodes make, leave
