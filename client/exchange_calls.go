@@ -112,7 +112,7 @@ func (e *errand) overStream(k wire.Kind, req proto.Message, mayWait bool) (reply
 	if f.Result.Kind != k {
 		return reply{}, errLeftOut // it is an answer to something else, or none
 	}
-	return reply{Result: f.Result, body: f.Body}, nil
+	return reply{Result: f.Result, body: f.Body()}, nil
 }
 
 // alone makes an attempt by a request of its own.

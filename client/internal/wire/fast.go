@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -120,35 +119,13 @@ func (packetCodec) Unmarshal(b []byte, m any) error {
 }
 
 type inboxBuffer struct {
-	room    room
+	raw     []byte
 	answers []Answer
 }
 
 var inboxBuffers = sync.Pool{New: func() any { return new(inboxBuffer) }}
 
-// A room is where bodies stand that may be kept. Each by itself would cost an allocation;
-// and who keeps one keeps all in its room, so that there are few.
-type room struct{ raw []byte }
-
-const (
-	roomSize = 2 << 10
-	ownRoom  = roomSize / 4 // what is larger has one of its own
-)
-
-// put copies bytes into the room, or into another one where it is full.
-func (r *room) put(b []byte) []byte {
-	if len(b) > ownRoom {
-		return bytes.Clone(b)
-	}
-	if len(b) > cap(r.raw)-len(r.raw) {
-		r.raw = make([]byte, 0, roomSize)
-	}
-	from := len(r.raw)
-	r.raw = append(r.raw, b...)
-	return r.raw[from:len(r.raw):len(r.raw)]
-}
-
-// Free lets the list of answers be overwritten. Their bodies stay as they are.
+// Free lets the answers be overwritten.
 func (in *Inbox) Free() {
 	if in.buffer == nil {
 		return
@@ -170,8 +147,9 @@ func (in *Inbox) read(b []byte) error {
 		return errMalformed
 	}
 	in.buffer = inboxBuffers.Get().(*inboxBuffer)
+	in.buffer.raw = append(in.buffer.raw[:0], b...)
 	in.Answers = in.buffer.answers
-	for len(b) > 0 {
+	for b = in.buffer.raw; len(b) > 0; {
 		var v fieldValue
 		v, b = nextField(b)
 		switch {
@@ -182,7 +160,6 @@ func (in *Inbox) read(b []byte) error {
 			if err != nil {
 				return err
 			}
-			a.Body.raw = in.buffer.room.put(a.Body.raw)
 			in.Answers = append(in.Answers, a)
 		case v.is(fieldGoAway, protowire.VarintType):
 			in.GoAway = protowire.DecodeBool(v.number)

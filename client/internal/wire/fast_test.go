@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -280,47 +279,6 @@ func TestCodecTakesPacketsAndInboxes(t *testing.T) {
 	require.Error(t, err)
 	require.Error(t, packetCodec{}.Unmarshal(nil, &govnodev1.ExchangeResponse{}))
 	require.True(t, errors.Is(packetCodec{}.Unmarshal([]byte{0xff}, &Inbox{}), errMalformed))
-}
-
-// Bodies may be kept: what comes later changes none of them, whatever their sizes, and who
-// keeps a small one keeps little else.
-func TestBodiesMayBeKept(t *testing.T) {
-	type kept struct {
-		body   Body
-		reason string
-	}
-	var all []kept
-	for n := range 40 {
-		m := &govnodev1.ExchangeResponse{}
-		for i := range 20 {
-			reason := strings.Repeat(string(rune('a'+i)), (37*n+i)%(2*ownRoom))
-			m.Answers = append(m.Answers, &govnodev1.OperationResult{Tag: uint64(i), Result: &govnodev1.OperationResult_End{End: &govnodev1.EndCallResponse{Reason: reason}}})
-		}
-		b, err := proto.Marshal(m)
-		require.NoError(t, err)
-		in := &Inbox{}
-		require.NoError(t, in.read(b))
-		clear(b)
-		for i, a := range in.Answers {
-			all = append(all, kept{a.Body, m.Answers[i].GetEnd().GetReason()})
-		}
-		in.Free()
-	}
-	for _, k := range all {
-		got, err := Decode[govnodev1.EndCallResponse](k.body)
-		require.NoError(t, err)
-		require.Equal(t, k.reason, got.GetReason())
-	}
-}
-
-// A room is shared, so that a body costs much less than an allocation.
-func TestBodiesShareRooms(t *testing.T) {
-	r, body := room{}, make([]byte, 100)
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
-		for range 10 * roomSize / len(body) {
-			r.put(body)
-		}
-	}), 11.0)
 }
 
 func FuzzInbox(f *testing.F) {

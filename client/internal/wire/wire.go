@@ -61,21 +61,32 @@ type Parcel struct {
 	Size int // of the request, in bytes
 
 	Result Result // what the answer says, but for its body
-	Body   Body   // for whoever keeps it
 
-	raw     []byte        // the request
+	raw     []byte        // the request, and when that is answered the answer
 	message proto.Message // the same, where it is not encoded
 }
 
 // Deliver puts the answer into a parcel.
-func (p *Parcel) Deliver(a *Answer) { p.Result, p.Body = a.Result, a.Body }
+func (p *Parcel) Deliver(a *Answer) {
+	p.Result, p.raw, p.message = a.Result, append(p.raw[:0], a.Body.raw...), a.Body.message
+}
+
+// Body returns what was delivered, for whoever keeps it.
+func (p *Parcel) Body() Body {
+	if p.message != nil {
+		return Body{message: p.message}
+	}
+	raw := make([]byte, len(p.raw))
+	copy(raw, p.raw)
+	return Body{raw: raw}
+}
 
 // Err returns what was delivered as an error, if it is one.
 func (p *Parcel) Err() error {
 	if p.Result.Kind != KindError {
 		return nil
 	}
-	e, err := Decode[govnodev1.OperationError](p.Body)
+	e, err := Decode[govnodev1.OperationError](Body{raw: p.raw, message: p.message})
 	if err != nil {
 		return err
 	}
@@ -105,7 +116,7 @@ type Answer struct {
 	Body   Body
 }
 
-// A Body is the result of an operation, by its bytes or by its message. It may be kept.
+// A Body is the result of an operation, by its bytes or by its message.
 type Body struct {
 	raw     []byte
 	message proto.Message
