@@ -116,6 +116,13 @@ func (l *laws) answer(s *session.State, c session.Command, r *session.Result) {
 			l.counted(k, t, r)
 		}
 		l.grants(c.NS, k, c.Call, r)
+		if r.Code == session.Queued {
+			// It has what it asks of the rates before, and no lower limit takes that away.
+			waitsAt := slices.IndexFunc(c.Rates, func(w session.RateWant) bool { return w.Pool == r.Queue.Pool })
+			for i, w := range c.Rates {
+				l.window(session.PoolKey(c.NS, w.Pool)).holds(string(k)+" "+c.Call, w.Limit, i < waitsAt, !r.Repeat)
+			}
+		}
 		if r.Code == session.Admitted {
 			for _, w := range c.Rates {
 				l.spends(s, session.PoolKey(c.NS, w.Pool), string(k)+" "+c.Call, w.Cost, w.Limit, w.Per, r.Repeat)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -15,7 +16,8 @@ type window struct {
 	limit    int32
 	per      time.Duration // the longest that was asked under of late
 	admitted []spending
-	known    map[string]bool // who was admitted ever
+	known    map[string]bool  // who was admitted ever
+	held     map[string]int32 // under which limit, by those who wait for another rate
 }
 
 type spending struct {
@@ -27,7 +29,7 @@ type spending struct {
 
 func (l *laws) window(k session.Key) *window {
 	if l.rates[k] == nil {
-		l.rates[k] = &window{known: map[string]bool{}}
+		l.rates[k] = &window{known: map[string]bool{}, held: map[string]int32{}}
 	}
 	return l.rates[k]
 }
@@ -42,9 +44,21 @@ func (w *window) lasts(now, per time.Duration) {
 	w.per = per
 }
 
+// holds takes note of the limit under which somebody who waits was given what he keeps
+// until he is admitted, if he was; 0 is that of the rate. Anew: he waits since now.
+func (w *window) holds(who string, limit int32, given, anew bool) {
+	if anew {
+		delete(w.held, who)
+	}
+	if _, known := w.held[who]; given && !known {
+		w.held[who] = cmp.Or(limit, w.limit)
+	}
+}
+
 // spends holds what is admitted to the law; a limit of 0 is that of the rate. Who
 // was admitted before is not admitted again. Who claims has held his place since
-// before others were admitted, under higher limits perhaps, which then count.
+// before others were admitted, under higher limits perhaps, which then count, as does
+// the one under which he was given it.
 func (l *laws) spends(s *session.State, k session.Key, who string, cost, limit int32, per time.Duration, claims bool) {
 	w := l.window(k)
 	if p, ok := s.Get(k).(*session.Pool); ok {
@@ -57,6 +71,9 @@ func (l *laws) spends(s *session.State, k session.Key, who string, cost, limit i
 		return
 	}
 	w.known[who] = true
+	if claims {
+		limit = max(limit, w.held[who])
+	}
 	w.admitted = append(w.admitted, spending{l.now, who, int64(cost), limit})
 	var sum int64
 	for _, s := range w.admitted {

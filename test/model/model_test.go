@@ -81,12 +81,22 @@ func TestStateMachine(t *testing.T) {
 		return
 	}
 	t.Log(summary(all, first, seeds))
-	if long {
+	if long && seeds > 1 {
 		require.GreaterOrEqual(t, all.All(), 1_000_000)
 		require.GreaterOrEqual(t, all.Cuts, 2000)
 	}
 	if seeds > 1 {
 		require.Len(t, all.Commands, known(), "a kind of commands that no generator makes")
+	}
+}
+
+// TestSeedsThatFailed runs those in which something was wrong once.
+func TestSeedsThatFailed(t *testing.T) {
+	for _, seed := range []uint64{
+		99515532479189, // the law of rates did not know what a call has that waits for another rate
+	} {
+		_, failure := history(t, seed, 4000)
+		require.Empty(t, failure, "seed %d", seed)
 	}
 }
 
