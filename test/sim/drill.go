@@ -25,11 +25,11 @@ const (
 )
 
 // drill reports whether all of it came about, and what it found. A leader hears late
-// of the next one; one is gone before others hear of what it answered last; a node that does not lead is behind, and deaf; a call is denied while that cannot be
-// written down; an operator does all that he can, where that is ordered; the
-// leadership goes to another node and comes back, with a holder of a slot that is
-// killed meanwhile; if outage is set there is no majority for a while; and the leader's time
-// of day jumps.
+// of the next one; one is gone before others hear of what it answered last; a node that
+// does not lead is behind, and deaf; a call is denied while that cannot be written down;
+// an operator does all that he can, where that is ordered; the leadership goes to another
+// node and comes back, with a holder of a slot that is killed meanwhile; if outage is set
+// there is no majority for a while; and the leader's time of day jumps.
 func (f *fleet) drill(w *worker, outage, ordered bool) (done bool, broken []check.Violation) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()

@@ -410,9 +410,9 @@ func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
 	if by.AddNode(ctx, h.name, h.raftAddress(), true) != nil {
 		return true
 	}
-	added, err := by.Status(ctx) // who led before may not know yet that another does, and who is a member since
-	if err != nil {
-		return true
+	added, err := by.Status(ctx)
+	if err != nil || !slices.ContainsFunc(added.Peers, func(p cluster.Peer) bool { return p.Node == h.name && p.Role == "nonvoter" }) {
+		return true // who led before may not know yet that another does, and who is a member since
 	}
 	started.Wait()
 	node := h.up()
