@@ -189,8 +189,7 @@ func (p *Policy) snapshot(e matching.Evaluation) value.Value {
 // specifications, without its braces. Arguments are not among them:
 // context_sha256 proves which they were.
 func (r *AuditRecord) AppendJSON(dst []byte) []byte {
-	dst = append(dst, `"timestamp":"`...)
-	dst = r.Timestamp.AppendFormat(dst, "2006-01-02T15:04:05.000000Z07:00")
+	dst = appendStamp(append(dst, `"timestamp":"`...), r.Timestamp)
 	dst = appendMember(append(dst, '"'), `,"event_type":`, string(r.EventType))
 	dst = appendMember(dst, `,"policy":`, r.Policy)
 	dst = append(dst, `,"policy_digest":"`+source.DigestPrefix...)
@@ -234,6 +233,16 @@ func (r *AuditRecord) AppendJSON(dst []byte) []byte {
 		dst = appendMember(dst, `,"decision_source":`, r.Source)
 	}
 	return dst
+}
+
+// appendStamp appends a time as records have it: RFC 3339 in UTC with microseconds.
+// That is a fourth of what a layout with microseconds costs.
+func appendStamp(dst []byte, t time.Time) []byte {
+	dst = t.UTC().AppendFormat(dst, time.RFC3339)
+	micros := len(dst) - len("Z")
+	dst = strconv.AppendInt(dst[:micros], int64(1e6+t.Nanosecond()/1e3), 10)
+	dst[micros] = '.' // where the million stands
+	return append(dst, 'Z')
 }
 
 // AppendRecords appends a JSON list of what became of rules.

@@ -26,6 +26,16 @@ func TestMustAudit(t *testing.T) {
 	require.True(t, mustCompile(t, "log_all_calls: true").MustAudit(&Decision{Allowed: true, Action: string(document.Allow)}))
 }
 
+// A time is written as its layout would write it.
+func TestAppendStamp(t *testing.T) {
+	for _, at := range []time.Time{
+		{}, time.Unix(0, 0), time.Unix(1, 999_999_999), time.Unix(1, 1_000), time.Unix(1, 999), time.Unix(-1, 42_000),
+		time.Date(2026, 11, 27, 12, 0, 0, 123_456_789, time.FixedZone("", 5400)), time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC),
+	} {
+		require.Equal(t, at.UTC().Format("x2006-01-02T15:04:05.000000Z07:00"), string(appendStamp([]byte("x"), at)))
+	}
+}
+
 // Fail-closed events are logged at ERROR with the stack (policy engine spec 16.3), and with
 // nothing of what the caller sent but the tool.
 func TestFailuresAreLoggedWithoutTheirContext(t *testing.T) {

@@ -105,11 +105,15 @@ func (s *spellings) addCondition(c *document.Condition) {
 // than the case of letters; "" if there is none, or if the policy writes the name itself.
 func (p *Policy) Spelling(tool string) string {
 	s := &p.spellings
-	if len(s.names) == 0 || s.names[tool] {
+	if len(s.names) == 0 {
 		return ""
 	}
 	folded := strings.ToLower(tool)
-	if name := s.folded[folded]; name != "" && name != tool {
+	name := s.folded[folded]
+	if name == "" && len(s.globs) == 0 || s.names[tool] {
+		return ""
+	}
+	if name != "" && name != tool {
 		return name
 	}
 	for i := range s.globs {

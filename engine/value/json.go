@@ -2,11 +2,13 @@ package value
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -26,13 +28,35 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Reason)
 }
 
+// A parser is what reads a document, which the next one is read with: it is larger than
+// most of them.
+type parser struct {
+	dec  jsontext.Decoder
+	text bytes.Buffer
+}
+
+var parsers = sync.Pool{New: func() any { return new(parser) }}
+
+// maxPooled is the largest document, in bytes, that leaves its parser to the next one:
+// a parser keeps the room that it needed.
+const maxPooled = 4 << 10
+
 // Parse reads one JSON document (RFC 8259) strictly: valid UTF-8 without a byte
 // order mark, no lone surrogates, no duplicate keys, at most MaxDepth levels,
 // no number over 4,300 characters, no float that a double cannot hold, nothing
 // after the document. It keeps the order of keys and the text of numbers. The
 // error is a *SyntaxError.
 func Parse(json []byte) (Value, error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(json))
+	p := parsers.Get().(*parser)
+	p.text = *bytes.NewBuffer(json)
+	p.dec.Reset(&p.text)
+	defer func() {
+		if len(json) <= maxPooled {
+			p.text = bytes.Buffer{}
+			parsers.Put(p)
+		}
+	}()
+	dec := &p.dec
 	v, err := parseValue(dec)
 	if err != nil {
 		return Value{}, refused(dec, err, json)
@@ -138,7 +162,7 @@ func (v Value) AppendJSON(dst []byte) []byte {
 	case Number:
 		return v.appendNumberJSON(dst)
 	case String:
-		return appendJSONString(dst, v.text)
+		return AppendQuote(dst, v.text)
 	case List:
 		dst = append(dst, '[')
 		for i, item := range v.node.items {
@@ -155,7 +179,7 @@ func (v Value) AppendJSON(dst []byte) []byte {
 				dst = append(dst, ',')
 			}
 			p := &v.node.pairs[i]
-			dst = append(appendJSONString(dst, p.Key), ':')
+			dst = append(AppendQuote(dst, p.Key), ':')
 			dst = p.Value.AppendJSON(dst)
 		}
 		return append(dst, '}')
@@ -177,8 +201,37 @@ func (v Value) appendNumberJSON(dst []byte) []byte {
 	return appendReprFloat(dst, f)
 }
 
-// appendJSONString cannot fail: every text in a tree is valid UTF-8.
-func appendJSONString(dst []byte, s string) []byte {
-	dst, _ = jsontext.AppendQuote(dst, s)
+// AppendQuote appends a text as a JSON string. What is not UTF-8 in it, which no
+// text in a tree is, is replaced.
+func AppendQuote(dst []byte, text string) []byte {
+	start := len(dst)
+	dst = append(append(dst, '"'), text...)
+	if isPlain(dst[start+1:]) {
+		return append(dst, '"')
+	}
+	dst, _ = jsontext.AppendQuote(dst[:start], text)
 	return dst
+}
+
+// isPlain reports whether a text of JSON stands for itself: ASCII without control
+// characters, quotes and backslashes, as nearly every text is. It looks at eight
+// bytes at once.
+func isPlain(text []byte) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	for ; len(text) >= 8; text = text[8:] {
+		// Of bytes below 0x80, a subtraction makes the high bit of those that are
+		// smaller, and it may make that of their neighbours: a text too many is not
+		// plain, never one too few.
+		x := binary.LittleEndian.Uint64(text)
+		control, quote, backslash := x-ones*' ', (x^ones*'"')-ones, (x^ones*'\\')-ones
+		if (x|control|quote|backslash)&high != 0 {
+			return false
+		}
+	}
+	for _, c := range text {
+		if c < 0x20 || c >= 0x80 || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }

@@ -1,13 +1,17 @@
 package value
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -126,4 +130,50 @@ func FuzzParse(f *testing.F) {
 		}
 		v.Leaves(func(s string) bool { return utf8.ValidString(s) || t.Failed() })
 	})
+}
+
+// A text is quoted as the library quotes it, whatever byte stands at whatever place.
+func TestAppendQuote(t *testing.T) {
+	check := func(text string) {
+		t.Helper()
+		want, _ := jsontext.AppendQuote([]byte("x"), text)
+		require.Equal(t, string(want), string(AppendQuote([]byte("x"), text)), "%q", text)
+	}
+	for size := range 20 {
+		for place := range size {
+			for c := range 256 {
+				text := bytes.Repeat([]byte("a"), size)
+				text[place] = byte(c)
+				check(string(text))
+				text[(place+1)%size] = byte(c) // and its neighbour
+				check(string(text))
+			}
+		}
+	}
+	for _, text := range []string{"", "é", "日本語 and more of it", "\u2028", "\xff\xfe", "a\x00b", `{"a":"b\\c"}`} {
+		check(text)
+	}
+}
+
+// What reads a document has nothing left of the one before it.
+func TestParsersAreUsedAgain(t *testing.T) {
+	documents := []struct{ json, want string }{
+		{`{"a":{"b":[1,2`, "unexpected end of the document"}, {`{"a":1}`, `{"a":1}`}, {`[1,]`, "invalid"}, {`[[[1]]]`, `[[[1]]]`},
+		{`{"a":1,"a":2}`, "duplicate key"}, {`"` + strings.Repeat("x", 5000) + `"`, strings.Repeat("x", 5000)}, {`"text"`, `"text"`}, {``, "unexpected end"},
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for i := range 400 {
+				d := documents[i%len(documents)]
+				v, err := Parse([]byte(d.json))
+				said := v.JSON()
+				if err != nil {
+					said = err.Error()
+				}
+				assert.Contains(t, said, d.want)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"example.com/govnode/engine/value"
 	"example.com/govnode/internal/audit"
 	"example.com/govnode/internal/seeded"
 	"example.com/govnode/internal/server/fault"
@@ -173,9 +172,12 @@ func (l *auditLog) why() error {
 
 // admit refuses decisions while their lines could not be written.
 func (l *auditLog) admit() error {
+	if !l.required {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.required && (l.trouble != nil || len(l.pending) > fullPendingLines) {
+	if l.trouble != nil || len(l.pending) > fullPendingLines {
 		return l.refusal()
 	}
 	return nil
@@ -334,8 +336,7 @@ func (l line) name(name string) line {
 }
 
 func (l line) text(name, text string) line {
-	out, _ := jsontext.AppendQuote([]byte(l.name(name)), text) // what is not UTF-8 is replaced
-	return out
+	return value.AppendQuote(l.name(name), text)
 }
 
 func (l line) bool(name string, v bool) line { return strconv.AppendBool(l.name(name), v) }

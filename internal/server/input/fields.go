@@ -83,9 +83,15 @@ func (f *Fields) Take(inner *Fields) {
 
 const idRule = "letters, digits and . _ : @ / -"
 
-func isIDByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("._:@/-", c) >= 0
-}
+// idBytes are the bytes of which idRule speaks: ids are looked through in each call.
+var idBytes = func() (in [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-") {
+		in[c] = true
+	}
+	return in
+}()
+
+func isIDByte(c byte) bool { return idBytes[c] }
 
 // ID checks an id that must be there.
 func (f *Fields) ID(field, id string) { f.idWithin(field, id, Caps.ID) }

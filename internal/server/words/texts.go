@@ -233,7 +233,11 @@ func noRoomText(limits *session.Limits, cmd *session.Begin) string {
 // its cluster and for ever, and another one in every other cluster.
 func DecisionID(store interface{ DataID(ns string) string }, ns, sess, call string) string {
 	// None of the four can hold a NUL.
-	sum := sha256.Sum256([]byte(store.DataID(ns) + "\x00" + ns + "\x00" + sess + "\x00" + call))
+	var room [256]byte // of most
+	text := append(append(room[:0], store.DataID(ns)...), 0)
+	text = append(append(text, ns...), 0)
+	text = append(append(text, sess...), 0)
+	sum := sha256.Sum256(append(text, call...))
 	return hex.EncodeToString(sum[:16])
 }
 
