@@ -89,8 +89,10 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
-// whole waits until all nodes are well. One whose folder was lost is sent the log from its
-// beginning, which is kept as the witness: that counts as a millisecond for each entry.
+// whole waits until all nodes are well and have a vote. One whose folder was lost is sent
+// the log from its beginning, which is kept as the witness: that counts as a millisecond
+// for each entry. It is well before it has its vote, and until then the loss of one more
+// is that of the majority.
 func whole(c *processes.Cluster) error {
 	var entries uint64
 	for _, x := range c.Nodes {
@@ -100,7 +102,35 @@ func whole(c *processes.Cluster) error {
 		}
 		cancel()
 	}
-	return c.Ready(healWithin + time.Duration(entries)*time.Millisecond)
+	end := time.Now().Add(healWithin + time.Duration(entries)*time.Millisecond)
+	for {
+		err := c.Ready(time.Until(end))
+		if err == nil {
+			err = vote(c)
+		}
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// vote reports who has no vote.
+func vote(c *processes.Cluster) error {
+	for _, x := range c.Nodes {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		s, err := c.Status(ctx, x)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", x.Name, err)
+		}
+		for _, p := range s.Peers {
+			if p.Role == "nonvoter" {
+				return fmt.Errorf("%s has no vote, says %s", p.Node, x.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // run runs three nodes that put commands in order by themselves.
