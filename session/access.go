@@ -218,8 +218,9 @@ func (s *State) guard(c Command) {
 	}
 }
 
+// touch keeps nothing of key, so that a text is handed in without being copied.
 func (s *State) touch(key []byte) {
 	if s.touched != nil && !s.touched[Key(key)] {
-		panic(fmt.Sprintf("session: %s is not in the footprint of the command", key))
+		panic(fmt.Sprintf("session: %s is not in the footprint of the command", string(key)))
 	}
 }

@@ -34,6 +34,7 @@ type State struct {
 	link       linking         // likewise
 	spare      []Grant         // for answers
 	text       []byte          // of the key that is looked up
+	latest     []*cell         // of each shard, that which a command looked for last; nil if it is not known
 	places     [4]place        // where the latest records were found
 	turn       uint            // which of them is next to be forgotten
 	names      [nameSlots]unique.Handle[string]
@@ -52,8 +53,12 @@ type shard struct {
 }
 
 // A cell is the place of a record in its shard, so that a record is replaced
-// without its key being put together again.
-type cell struct{ record Record }
+// without its key being put together again. It has its key, so that the one that was
+// looked for last is found without the map: each pointer on the way there is a cache miss.
+type cell struct {
+	key    Key
+	record Record
+}
 
 // A place is where the record of a key was found: a command looks for the same few several
 // times. It holds as long as its shard is that of the state, and the record is there.
@@ -71,7 +76,10 @@ func New() *State { return newState(1 << shardBits) }
 func NewPartial() *State { return newState(1) }
 
 func newState(n int) *State {
-	s := &State{shards: make([]*shard, n), due: make([]time.Duration, n), soonest: make([]time.Duration, (n+dueBlock-1)/dueBlock)}
+	s := &State{
+		shards: make([]*shard, n), latest: make([]*cell, n),
+		due: make([]time.Duration, n), soonest: make([]time.Duration, (n+dueBlock-1)/dueBlock),
+	}
 	empty := &shard{} // which nobody writes into
 	for i := range s.shards {
 		s.shards[i], s.due[i], s.soonest[i/dueBlock] = empty, never, never
@@ -115,10 +123,15 @@ func (s *State) SetClock(now time.Duration, generation uint32) {
 // before; nil removes it. It is how a state is rebuilt, and nothing else.
 func (s *State) Put(k Key, r Record) { s.put(refOf(k), r) }
 
-// Stored returns a record as it was last written, settled or not; nil if absent.
+// Stored returns a record as it was last written, settled or not; nil if absent. It writes
+// nothing, so that many may read at once.
 func (s *State) Stored(k Key) Record {
 	s.touch([]byte(k))
-	if c := s.shards[s.shardOf([]byte(k))].records[k]; c != nil {
+	i := s.shardOf([]byte(k))
+	if c := s.latest[i]; c != nil && c.key == k {
+		return c.record
+	}
+	if c := s.shards[i].records[k]; c != nil {
 		return c.record
 	}
 	return nil
@@ -132,9 +145,12 @@ func (s *State) lookup(r ref) Record {
 	s.touch(s.text)
 	i := s.shardOf(s.text)
 	sh := s.shards[i]
-	c := sh.records[Key(s.text)]
-	if c == nil {
-		return nil
+	c := s.latest[i]
+	if c == nil || c.key != Key(s.text) {
+		if c = sh.records[Key(s.text)]; c == nil {
+			return nil
+		}
+		s.latest[i] = c
 	}
 	s.places[s.turn%uint(len(s.places))] = place{r, i, sh, c}
 	s.turn++
@@ -202,7 +218,7 @@ func (s *State) put(r ref, rec Record) int {
 	sh := s.shards[i]
 	if sh.epoch != s.epoch || sh.records == nil {
 		sh = sh.clone(s.epoch)
-		s.shards[i] = sh
+		s.shards[i], s.latest[i] = sh, nil
 	}
 	if r.kind == KindSignals {
 		s.noteSignals(Key(s.text), rec)
@@ -213,13 +229,15 @@ func (s *State) put(r ref, rec Record) int {
 			s.count(r, c.record, -1)
 		}
 		delete(sh.records, Key(s.text))
+		s.latest[i] = nil
 		s.places = [len(s.places)]place{}
 		return i
 	case c != nil:
 		c.record = rec
 	default:
 		s.count(r, rec, 1)
-		sh.records[Key(s.text)] = &cell{rec}
+		k := Key(s.text)
+		sh.records[k] = &cell{k, rec}
 	}
 	s.noteDue(i, rec)
 	return i

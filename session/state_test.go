@@ -56,6 +56,9 @@ func TestWhereRecordsWereFound(t *testing.T) {
 				got, _ := s.lookup(r).(*Counter)
 				require.Same(t, is[r], got)
 			}
+			k := Key(r.append(nil))
+			got, _ := s.Stored(k).(*Counter)
+			require.Same(t, is[r], got)
 		}
 		for _, x := range all {
 			n := 0
