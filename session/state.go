@@ -121,7 +121,11 @@ func (s *State) SetClock(now time.Duration, generation uint32) {
 
 // Put installs a record that was decoded, or that this same state returned
 // before; nil removes it. It is how a state is rebuilt, and nothing else.
-func (s *State) Put(k Key, r Record) { s.put(refOf(k), r) }
+func (s *State) Put(k Key, r Record) {
+	if i := s.put(refOf(k), r); r != nil {
+		s.noteDue(i, r)
+	}
+}
 
 // Stored returns a record as it was last written, settled or not; nil if absent. It writes
 // nothing, so that many may read at once.
@@ -205,11 +209,11 @@ func placeOf(key []byte) int {
 	return int((h ^ h>>29) & (1<<shardBits - 1))
 }
 
-// put stores a record, and returns its shard.
+// put stores a record, and returns its shard. Its caller notes when the record is due: what
+// an entry writes, once as the entry leaves it.
 func (s *State) put(r ref, rec Record) int {
 	if p := s.placed(r); p != nil && rec != nil && p.shard.epoch == s.epoch && r.kind != KindSignals {
 		p.cell.record = rec
-		s.noteDue(p.at, rec)
 		return p.at
 	}
 	s.text = r.append(s.text[:0])
@@ -239,7 +243,6 @@ func (s *State) put(r ref, rec Record) int {
 		k := Key(s.text)
 		sh.records[k] = &cell{k, rec}
 	}
-	s.noteDue(i, rec)
 	return i
 }
 

@@ -47,7 +47,7 @@ func TestWhereRecordsWereFound(t *testing.T) {
 			case 0:
 				all = append(all, taken{s.Snapshot(), maps.Clone(is)})
 			case 1:
-				s.put(r, nil)
+				s.Put(Key(r.append(nil)), nil)
 				delete(is, r)
 			case 2, 3, 4:
 				is[r] = &Counter{Value{N: rng.Int64()}, 0}
