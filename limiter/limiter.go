@@ -110,10 +110,11 @@ const (
 	Gone
 )
 
-// Clone returns a copy that shares nothing with p.
+// Clone returns a copy that shares nothing with p, with room for one lease more: most are
+// made for a grant.
 func (p *Pool) Clone() *Pool {
 	c := *p
-	c.Leases = slices.Clone(p.Leases)
+	c.Leases = append(make([]Lease, 0, len(p.Leases)+1), p.Leases...)
 	c.Queue = slices.Clone(p.Queue)
 	return &c
 }
