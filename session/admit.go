@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"example.com/govnode/internal/seeded"
@@ -36,7 +37,7 @@ func (s *State) premises(c *Begin, x *Session, again bool, wants []wanted, r *Re
 		r.Code, r.Digest = StalePremise, x.Pin.Digest
 		return nil, false
 	}
-	if c.Pools[0].Pool != PolicyPool(x.Policy.Value()) {
+	if policy, ok := strings.CutPrefix(c.Pools[0].Pool, policyPrefix); !ok || policy != x.Policy.Value() {
 		r.Code, r.Pools = StalePremise, []string{PolicyPool(x.Policy.Value())}
 		return nil, false
 	}

@@ -76,6 +76,8 @@ func TestPremises(t *testing.T) {
 			require.Equal(t, before, sessiontest.Dump(s))
 		})
 	}
+	bare := s.ApplyAll(0, []session.Command{begin("new", "p1")})[0] // which Validate refuses
+	require.Equal(t, session.StalePremise, bare.Code, "a pool of the policy's name")
 }
 
 // Names that were deleted, or that point elsewhere by now, do not count among
