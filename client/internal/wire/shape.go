@@ -75,7 +75,7 @@ func (s *shape) fits(b []byte, depth int) bool {
 		return false
 	}
 	for len(b) > 0 {
-		field, wire, n := protowire.ConsumeTag(b)
+		field, wire, n := tagOf(b)
 		if n < 0 || field > protowire.MaxValidNumber {
 			return false
 		}
@@ -87,7 +87,7 @@ func (s *shape) fits(b []byte, depth int) bool {
 			b = b[n:]
 			continue
 		}
-		v, n := protowire.ConsumeBytes(b)
+		v, n := bytesOf(b)
 		if n < 0 || !s.fields[field].fits(v, depth) {
 			return false
 		}
@@ -128,16 +128,33 @@ func (v *fieldValue) is(field protowire.Number, wire protowire.Type) bool {
 
 // nextField takes the first field off a message that is well-formed.
 func nextField(b []byte) (v fieldValue, rest []byte) {
-	field, wire, n := protowire.ConsumeTag(b)
+	field, wire, n := tagOf(b)
 	v.field, v.wire = field, wire
 	b = b[n:]
 	switch wire {
 	case protowire.VarintType:
 		v.number, n = protowire.ConsumeVarint(b)
 	case protowire.BytesType:
-		v.bytes, n = protowire.ConsumeBytes(b)
+		v.bytes, n = bytesOf(b)
 	default:
 		n = protowire.ConsumeFieldValue(field, wire, b)
 	}
 	return v, b[n:]
+}
+
+// tagOf is protowire.ConsumeTag, for what is not empty, and bytesOf is
+// protowire.ConsumeBytes. Nearly all tags and lengths are of one byte.
+func tagOf(b []byte) (protowire.Number, protowire.Type, int) {
+	if 1<<3 <= b[0] && b[0] < 1<<7 {
+		return protowire.Number(b[0] >> 3), protowire.Type(b[0] & 7), 1
+	}
+	return protowire.ConsumeTag(b)
+}
+
+func bytesOf(b []byte) ([]byte, int) {
+	if len(b) > 0 && b[0] < 1<<7 && int(b[0]) < len(b) {
+		n := 1 + int(b[0])
+		return b[1:n], n
+	}
+	return protowire.ConsumeBytes(b)
 }
