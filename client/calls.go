@@ -158,9 +158,11 @@ func (s *OpenSession) beginRequest(call Call) (*govnodev1.BeginCallRequest, erro
 	orElse(&req.ContextJson, call.ContextJSON)
 	req.Pools = all.pools[:0]
 	for i, w := range call.Pools {
-		want := &govnodev1.Want{}
+		var want *govnodev1.Want
 		if i < len(all.wants) {
 			want = &all.wants[i]
+		} else {
+			want = &govnodev1.Want{}
 		}
 		want.Pool, want.Weight = w.Pool, w.Weight
 		req.Pools = append(req.Pools, want)
