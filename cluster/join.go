@@ -120,6 +120,13 @@ func (n *Node) settleIn() {
 	})
 }
 
+// lacksVote reports whether the node is a member without the vote that it wants, in
+// its own view, and has somebody to ask for it.
+func (n *Node) lacksVote() bool {
+	s, known := n.member(n.cfg.ID)
+	return known && !isVoter(&s) && !n.cfg.Nonvoter && len(n.cfg.Join) > 0
+}
+
 // moveHere tells the members where this node is, which leads: no other could.
 func (n *Node) moveHere(ctx context.Context) error {
 	end, err := n.turn(ctx)

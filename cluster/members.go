@@ -215,8 +215,11 @@ func (n *Node) greetMembers() {
 	defer t.Stop()
 	for told := false; ; {
 		n.greetAll()
-		if n.expelled.Load() && !n.led.Load() {
-			n.settleIn() // who is removed while it runs stays so
+		// Who is removed while it runs stays so. That a vote is missing may become known only
+		// now: the log of one that took the place of a member, and began again before it had
+		// all of it, tells first of the vote of the one before.
+		if n.expelled.Load() && !n.led.Load() || n.lacksVote() {
+			n.settleIn()
 		}
 		if !told && n.Removed() {
 			told = true // once: the leader may go on trying to reach it for a while

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,6 +153,25 @@ func TestANodeThatWasRemovedWhileItWasDown(t *testing.T) {
 	again.cfg.Join = join
 	c.restart(again).waitReady(t)
 	require.Equal(t, "voter", roles(t, c.leader())[gone.cfg.ID])
+}
+
+// One that learns only while it runs that it has no vote asks for it then, and is not ready before: as one that took
+// the place of a member, and began again when the log that it had so far told of the vote of the one before.
+func TestANodeThatLearnsLateThatItHasNoVote(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, func(cfg *Config) { cfg.HelloInterval = 200 * time.Millisecond })
+	n := c.nodes[2]
+	require.NoError(t, n.Close())
+	leader := c.leader(n)
+	require.NoError(t, leader.raft.DemoteVoter(raft.ServerID(n.cfg.ID), 0, 10*time.Second).Error())
+	require.Equal(t, "nonvoter", roles(t, leader)[n.cfg.ID])
+
+	c.net.isolate(n.Address(), true)
+	again := c.restart(n)
+	require.True(t, again.isMember(), "it does not know yet")
+	c.net.isolate(n.Address(), false)
+	again.waitReady(t)
+	require.Equal(t, "voter", roles(t, c.leader())[n.cfg.ID])
 }
 
 func TestTheLastVoterStays(t *testing.T) {
@@ -488,6 +508,26 @@ func TestWhoIsAMember(t *testing.T) {
 		n := leader.as(t, tt.id, tt.address)
 		n.cfg.Nonvoter = tt.nonvoter
 		require.Equal(t, tt.member, n.isMember(), "%v", tt)
+	}
+
+	// Who has nobody to ask for a vote has all that it can have.
+	for _, tt := range []struct {
+		id       string
+		nonvoter bool
+		join     []string
+		lacks    bool
+	}{
+		{"n1", false, []string{elsewhere}, false},
+		{"n2", false, []string{elsewhere}, true},
+		{"n2", false, nil, false},
+		{"n2", true, []string{elsewhere}, false},
+		{"n3", false, []string{elsewhere}, false},
+	} {
+		n := leader.as(t, tt.id, elsewhere)
+		n.cfg.Nonvoter, n.cfg.Join = tt.nonvoter, tt.join
+		require.Equal(t, tt.lacks, n.lacksVote(), "%v", tt)
+		err := n.Ready(within(t, 10*time.Second))
+		require.Equal(t, tt.lacks, err != nil && strings.Contains(err.Error(), "no vote yet"), "%v: %v", tt, err)
 	}
 }
 

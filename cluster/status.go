@@ -176,11 +176,11 @@ func (n *Node) Ready(ctx context.Context) error {
 	if _, known := n.member(n.cfg.ID); !known {
 		return errors.New("this node is no member of the cluster")
 	}
-	if n.joining.Load() {
-		return errors.New("joining: this node has no vote yet")
-	}
 	if n.turnedAway.Load() && !n.isMember() {
 		return errors.New("the members do not let this node be what it wants; its log says why")
+	}
+	if n.joining.Load() || n.lacksVote() {
+		return errors.New("joining: this node has no vote yet")
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.RPCTimeout)
 	defer cancel()
