@@ -403,8 +403,13 @@ func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	var node *cluster.Node // the one that wants no vote; another fault may have started h by now, or does after it
 	var started sync.WaitGroup
-	started.Go(func() { _ = h.start(entrance{join: n.others(h).join, nonvoter: true}) })
+	started.Go(func() {
+		if h.start(entrance{join: n.others(h).join, nonvoter: true}) == nil {
+			node = h.up()
+		}
+	})
 	defer started.Wait()
 	defer h.lose(false)
 	if by.AddNode(ctx, h.name, h.raftAddress(), true) != nil {
@@ -415,7 +420,6 @@ func (n *nemesis) listen(rng *rand.Rand, h *host) bool {
 		return true // who led before may not know yet that another does, and who is a member since
 	}
 	started.Wait()
-	node := h.up()
 	if node == nil {
 		return true
 	}
