@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,11 +56,25 @@ _outcomes: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    if not _is_worker(session.config):
+        _find_all(session.config, [item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    _find_all(node.config, ids)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Tell whether this is one of several processes that another has started, which hears of all their tests."""
+    return hasattr(config, "workerinput")
+
+
+def _find_all(config: pytest.Config, ids: list[str]) -> None:
     """Fail where a framework is missing: the environment of this run is to have them all."""
-    seen = {item.cls.__name__ for item in session.items if isinstance(item, pytest.Function) and item.cls is not None}
-    option = session.config.option
+    seen = {parts[1] for i in ids if len(parts := i.split("::")) > 2}
     wanted = {name for name, of in PACKAGES.items() if of[1] in os.environ.get("GOVNODE_FRAMEWORKS", "").split()}
-    if not option.keyword and (missing := wanted - seen):
+    if not config.option.keyword and (missing := wanted - seen):
         raise pytest.UsageError(f"there are no tests of these: {', '.join(sorted(missing))}")
 
 
@@ -71,8 +86,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             _outcomes[parts[1], name].append((mode.rstrip("]"), report.outcome))
 
 
-def pytest_sessionfinish() -> None:
-    if os.environ.get("GOVNODE_PROOF"):
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get("GOVNODE_PROOF") and not _is_worker(session.config):
         page = PAGE.read_text()
         before, _, rest = page.partition(BEGIN)
         known, _, after = rest.partition(END)
