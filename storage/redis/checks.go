@@ -56,6 +56,7 @@ func (r *Store) check(ctx context.Context, start bool) error {
 // of what is wrong with the settings say so themselves.
 func advice(err error) string {
 	var op *net.OpError
+	dialed := errors.As(err, &op) && op.Op == "dial" // it has not come to TLS
 	switch {
 	case errors.Is(err, errSettings):
 		return ""
@@ -77,9 +78,9 @@ func advice(err error) string {
 		return "; name the certificates that vouch for it in TLS.RootCAs (--redis-tls-ca)"
 	case strings.Contains(err.Error(), "tls: certificate required"):
 		return "; it asks for a certificate of this node: give one in TLS.Certificates (--redis-tls-cert and --redis-tls-key)"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE): // it may come before what Redis says of it
+	case !dialed && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)): // it may come before what Redis says of it
 		return "; see that both use TLS or neither does, and if it asks for a certificate of this node: give one in TLS.Certificates (--redis-tls-cert and --redis-tls-key)"
-	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF):
+	case dialed, errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF):
 		return "; see that Redis runs there, that this node reaches it, and that both use TLS or neither does"
 	}
 	return ""

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +74,18 @@ func TestRedisConfigIsChecked(t *testing.T) {
 		_, err := Open(t.Context(), cfg)
 		require.ErrorContains(t, err, text)
 		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+// A Redis that ends while it is dialed resets the connection, as one does that wants TLS a moment later.
+func TestAdviceAboutAReset(t *testing.T) {
+	t.Parallel()
+	const absent, tls = "see that Redis runs there", "see that both use TLS or neither does"
+	for says, err := range map[string]error{
+		absent: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNRESET)},
+		tls:    &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+	} {
+		require.Contains(t, advice(fmt.Errorf("redis: %w", err)), says)
 	}
 }
 
