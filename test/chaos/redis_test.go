@@ -136,7 +136,7 @@ func (n *nemesis) killOnRedis(x *processes.Node) func() {
 // startOnRedis starts a node as a supervisor does: again and again, while it ends
 // because it does not reach its Redis.
 func (n *nemesis) startOnRedis(x *processes.Node) {
-	for range 10 {
+	for range 60 {
 		if err := x.Start(); err != nil {
 			if !x.Runs() {
 				n.broke(err)
@@ -153,7 +153,9 @@ func (n *nemesis) startOnRedis(x *processes.Node) {
 				n.broke(err)
 			}
 		}
+		time.Sleep(500 * time.Millisecond)
 	}
+	n.broke(fmt.Errorf("%s never reached its Redis", x.Name))
 }
 
 func runOnRedis(t *testing.T, seed uint64, length time.Duration) report.Layer {
