@@ -120,7 +120,8 @@ func Run(s Setting) (report Report, err error) {
 		}
 	}
 	whole := time.Now()
-	violated("heal", f.ready(max(healWithin, 4*s.Heartbeat))) // who has heard a leader votes for no other for up to twice that
+	heals := max(healWithin, 4*s.Heartbeat) // who has heard a leader votes for no other for up to twice a heartbeat's timeout
+	violated("heal", f.ready(heals))
 	report.Took[healed] = append(report.Took[healed], time.Since(whole))
 	time.Sleep(n.weather.settle + calm)
 	stop()
@@ -145,6 +146,7 @@ func Run(s Setting) (report Report, err error) {
 			report.Faults["goes"]++
 		}
 	}
+	violated("heal", f.ready(heals)) // the last node to go may have led
 	h := check.History{Ops: rec.ops, Holds: rec.holds, Limits: pools, Rates: rates, Budgets: budgets, Alone: rec.steps}
 	violated("final", workers[0].final(context.Background(), &h))
 	report.Violations = append(report.Violations, rec.broken...)
