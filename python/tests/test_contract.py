@@ -24,6 +24,7 @@ from govnode.integration import (
     ToolCallResult,
     content_hash,
 )
+from govnode.messages import Counters, Ended
 
 _numbers = itertools.count()
 
@@ -183,6 +184,18 @@ def test_3_8_async_forms_do_what_the_others_do(client: govnode.Client) -> None:
     session = client.get_session(ctx.session_id)
     assert (session.executions, session.failures, ctx.total_tokens) == (3, 1, 6)
     assert ctx._open == []
+
+
+def test_3_5_counters_are_those_of_the_latest_answer(client: govnode.Client) -> None:
+    k = kernel(client, {})
+    ctx = k.create_context("a")
+    answers = [(7, 2, 4), (7, 3, 6), (7, 1, 2), (5, 9, 9), (8, 1, 1)]  # the last is of a state that was restored
+    seen = []
+    for index, executions, tokens in answers:
+        counters = Counters(executions=executions, tokens_used=tokens)
+        k._ended(ctx, Ended(outcome="ENDED", counters=counters, index=index))
+        seen.append((ctx.call_count, ctx.total_tokens))
+    assert seen == [(2, 4), (3, 6), (3, 6), (3, 6), (1, 1)]
 
 
 @pytest.mark.parametrize(

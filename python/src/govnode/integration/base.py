@@ -387,7 +387,9 @@ class BaseIntegration(Admission, ABC):
 
     def _ended(self, ctx: ExecutionContext, ended: Ended) -> None:
         """Follow the answer to the end of a call."""
-        ctx.call_count, ctx.total_tokens = ended.counters.executions, ended.counters.tokens_used
+        with ctx._lock:  # answers to calls that end at once come in any order, and some have one index
+            ctx._counted = max(ctx._counted, (ended.index, ended.counters.executions, ended.counters.tokens_used))
+            _, ctx.call_count, ctx.total_tokens = ctx._counted
         about = {"agent_id": ctx.agent_id, "session_id": ctx.session_id, "call_count": ctx.call_count}
         if ended.drift is not None and ended.drift.exceeded:
             drift = {"drift_score": ended.drift.score, "threshold": ended.drift.threshold}
