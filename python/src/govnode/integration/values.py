@@ -108,7 +108,7 @@ class ExecutionContext:
     checkpoints: list[str] = field(default_factory=list)
     _baseline_hash: str | None = field(default=None, repr=False)
     _baseline_text: str | None = field(default=None, repr=False)
-    # The index, executions and tokens of the latest answer.
+    # The index, executions and tokens of the latest answer; over Redis, where answers have no index, the highest.
     _counted: tuple[int, int, int] = field(default=(0, 0, 0), repr=False, compare=False)
     # Calls that were begun and not ended, with the task or thread that began each.
     _open: list[tuple[object, Call]] = field(default_factory=list, repr=False, compare=False)
