@@ -4,6 +4,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 
 func (c *PutToken) fields(f *codec) {
 	f.request(&c.NS, &c.By)
+	f.Require(f.Field() == 3, "the token is missing")
 	for m := f.Message(3, true); f.Visit(&m); {
 		c.Token.fields(f)
 	}
