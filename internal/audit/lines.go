@@ -110,7 +110,8 @@ type Line struct {
 	Change    *Change `json:"change"`
 	Fold      *Fold   `json:"fold"`
 	Anchor    *Anchor `json:"anchor"`
-	// Generation is that of the state, in a line that tells of a restore.
+	// Generation is that of the state, in a line that tells of a restore: if it came
+	// into force, where the outcome is unknown.
 	Generation uint32 `json:"generation"`
 	Node       string `json:"node"`
 	Seq        uint64 `json:"seq"`

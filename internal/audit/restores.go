@@ -17,7 +17,8 @@ const RestoredEvent = "snapshot_restored"
 
 // A restore is one that a line tells of.
 type restore struct {
-	generation uint32 // of the state behind it; 0 if its node has not learned whether it came into force
+	generation uint32 // of the state behind it, or that it has if the restore came into force; 0 if nobody knows that
+	unknown    bool   // whether it came into force, or which generation that is
 	at         time.Time
 }
 
@@ -27,7 +28,7 @@ func (v *verifier) noteRestore(at *placed) {
 		v.wrong(at, "the time of the restore cannot be read: %v", err)
 		return
 	}
-	v.restores = append(v.restores, restore{at.Generation, when})
+	v.restores = append(v.restores, restore{at.Generation, at.Outcome == "unknown" || at.Generation == 0, when})
 }
 
 // takenBack reports whether a restore may have taken a change back.
@@ -41,7 +42,7 @@ func (v *verifier) takenBack(l *link) bool {
 		switch {
 		case r.generation > l.Generation && r.generation <= stands:
 			return true
-		case r.generation == 0 && err == nil && !at.After(r.at.Add(clocksApart)):
+		case r.unknown && err == nil && !at.After(r.at.Add(clocksApart)):
 			return true
 		}
 	}

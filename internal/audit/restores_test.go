@@ -23,6 +23,7 @@ func TestRestores(t *testing.T) {
 	}
 	first, a := change(nil, 0, day, "a")
 	_, taken := change(first, 0, day.Add(time.Hour), "b")
+	_, between := change(first, 1, day.Add(time.Hour), "e")
 	soon, late := day.Add(2*time.Hour), day.Add(3*time.Hour)
 	_, behind := change(first, 1, late, "c")
 	_, beside := change(first, 0, late, "d")
@@ -43,8 +44,11 @@ func TestRestores(t *testing.T) {
 		"an older state from behind the restore":    {[]string{a, restored(soon, `,"generation":1`), behind}, 1, false, named},
 		"nobody knows whether it came into force":   {[]string{a, taken, restored(soon, `,"outcome":"unknown"`)}, 1, false, ""},
 		"it has not": {[]string{a, taken, restored(soon, `,"outcome":"unknown"`)}, 0, false, named},
-		"that does not take back what was made later": {[]string{a, restored(soon, `,"outcome":"unknown"`), beside}, 9, false, named},
-		"a time that is none":                         {[]string{a, `{"timestamp":"soon","event_type":"snapshot_restored"`}, 0, false, "the time of the restore cannot be read"},
+		"it has, and the clock of its node was slow":     {[]string{a, taken, restored(day, `,"outcome":"unknown","generation":1`)}, 1, false, ""},
+		"it has not, and the clock of its node was slow": {[]string{a, taken, restored(day, `,"outcome":"unknown","generation":1`)}, 0, false, named},
+		"it has, and another one came before it":         {[]string{a, between, restored(soon, `,"outcome":"unknown","generation":1`)}, 2, false, ""},
+		"that does not take back what was made later":    {[]string{a, restored(soon, `,"outcome":"unknown"`), beside}, 9, false, named},
+		"a time that is none":                            {[]string{a, `{"timestamp":"soon","event_type":"snapshot_restored"`}, 0, false, "the time of the restore cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			heads := b.headsAt(day.Add(24*time.Hour), first)

@@ -273,8 +273,8 @@ func (a *auditor) member(ctx context.Context, event, node, address string, outco
 	})
 }
 
-// restored writes that the state was replaced by that of a snapshot, and at which
-// generation it stands; 0 where nobody knows that, or whether it was replaced at all.
+// restored writes that the state was replaced by that of a snapshot, or may have been, and
+// at which generation it stands then; 0 where nobody knows that.
 func (a *auditor) restored(ctx context.Context, outcome storage.Outcome, generation uint32) {
 	a.add(order.TraceOf(ctx), func(l line) line {
 		l = a.happened(l, audit.RestoredEvent, "", "", session.ClusterNamespace)

@@ -224,6 +224,7 @@ func (w chunkWriter) Write(b []byte) (n int, err error) {
 // Restore replaces the whole state by that of a snapshot, of all namespaces.
 // One that is not whole changes nothing.
 func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStream[v1.RestoreRequest]) (*v1.RestoreResponse, error) {
+	next := s.nextGeneration(ctx)
 	r := s.memory.Restoring(&chunkReader{stream: stream})
 	err := s.store.Restore(ctx, r)
 	switch {
@@ -236,7 +237,7 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 		return nil, fault.New(connect.CodeInvalidArgument, fault.ReasonSnapshot, "the snapshot cannot be restored, and nothing was changed: "+fault.ReasonText(err))
 	default:
 		if storage.OutcomeOf(err) == storage.Unknown {
-			s.audit.restored(ctx, storage.Unknown, 0)
+			s.audit.restored(ctx, storage.Unknown, next)
 			s.audit.log.push()
 		}
 		return nil, fault.OfChange(err)
@@ -252,6 +253,20 @@ func (s clusterService) Restore(ctx context.Context, stream *connect.ClientStrea
 	}
 	s.log.Warn("the state was replaced by a snapshot; leases and waits have ended")
 	return out, nil
+}
+
+// nextGeneration is one that the state of a cluster has only if a restore comes into force,
+// by which verifying an audit tells that without going by clocks; 0 where it is not known.
+// That of a Redis rises as well where it has lost something.
+func (s clusterService) nextGeneration(ctx context.Context) uint32 {
+	if s.cfg.Cluster == nil {
+		return 0
+	}
+	found, err := s.store.Get(ctx, session.NamespaceKey(input.Namespace(ctx)), storage.Nearby)
+	if err != nil {
+		return 0
+	}
+	return found.Generation + 1
 }
 
 // A chunkReader reads what comes in messages.

@@ -573,6 +573,25 @@ func (s staleThenGone) Apply(ctx context.Context, cmds ...session.Command) []sto
 	return []storage.Answer{storage.Done(session.Result{Code: session.StalePremise}, 1)}
 }
 
+// Where nobody knows whether a restore came into force, its line has the generation that only
+// it brings about. In a Redis other things do as well, and no line of one has it.
+func TestARestoreOfUnknownOutcomeSaysItsGeneration(t *testing.T) {
+	n := startChanging(t, appliedUnknown)
+	require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, changings["ClusterService/Restore"].ask(n)))
+	eventually(t, "it has a line", func() bool {
+		return strings.Contains(n.audit.text(), `"event_type":"snapshot_restored","allowed":true,"reason":"","tool_name":"","namespace":"$cluster","outcome":"unknown","generation":1`)
+	})
+
+	memory := storage.NewMemory(nil)
+	t.Cleanup(func() { require.NoError(t, memory.Close()) })
+	s := &changeStore{Store: memory, verdict: appliedUnknown}
+	s.armed.Store(true)
+	n = startOn(t, s)
+	require.Equal(t, "unavailable OUTCOME_UNKNOWN", saidOf(t, changings["ClusterService/Restore"].ask(n)))
+	eventually(t, "it has a line", func() bool { return strings.Contains(n.audit.text(), `"event_type":"snapshot_restored"`) })
+	require.NotContains(t, n.audit.text(), `"generation"`)
+}
+
 // What a premise kept from being applied was not applied, whatever fails then.
 func TestAStalePremiseIsNoChange(t *testing.T) {
 	memory := storage.NewMemory(nil)
