@@ -45,6 +45,9 @@ type Client struct {
 	Shows func() string
 	// Guards are where the nodes find guardrails; nil where they find none.
 	Guards *Guards
+	// Hasty says that the clocks of nodes may go ahead, so that who waits there may wait
+	// less than he said.
+	Hasty bool
 }
 
 // A node is the API of one.

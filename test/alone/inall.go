@@ -125,7 +125,7 @@ func inAll(s *script) {
 	}
 	late := time.Since(begun) > wait-2*swift
 	under.Wait()
-	if !quick() || late || res == nil || s.over {
+	if !quick() || late || res == nil || s.over || s.Hasty && took < wait-swift {
 		s.over = true
 		return
 	}

@@ -105,6 +105,7 @@ func (l Workload) worker(i int, rec *recorder) (*worker, error) {
 		w.site = &site{path: l.Site, start: l.Start}
 	}
 	w.reach(urls)
+	w.alone.Hasty = true
 	return w, nil
 }
 
