@@ -27,7 +27,7 @@ type Setting struct {
 	Gap     time.Duration // between two faults, on average
 	// Heartbeat and Commit are Raft's timeouts; the defaults if 0. Long ones let
 	// long runs be cheap. Members ask each other how they are once per heartbeat's
-	// timeout then, and compare their states once a minute.
+	// timeout then.
 	Heartbeat, Commit time.Duration
 	Only              []string     `json:",omitempty"` // kinds of faults; all if there are none
 	Logger            *slog.Logger `json:"-"`
@@ -77,7 +77,7 @@ func Run(s Setting) (report Report, err error) {
 		c.SnapshotBytes, c.TrailingLogs, c.CheckInterval = 96<<10, 64, 20*time.Second
 		if s.Heartbeat > 0 {
 			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = s.Heartbeat, s.Heartbeat, s.Heartbeat
-			c.CommitTimeout, c.HelloInterval, c.CheckInterval = s.Commit, s.Heartbeat, time.Minute
+			c.CommitTimeout, c.HelloInterval = s.Commit, s.Heartbeat
 		}
 	})
 	if err != nil {

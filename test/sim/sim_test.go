@@ -136,7 +136,7 @@ func busy(seed uint64) Setting {
 
 func quiet(seed uint64) Setting {
 	return Setting{
-		Seed: seed, Nodes: 3, Clients: 2, Length: 135 * time.Minute, Think: 30 * time.Second, Gap: 40 * time.Second,
+		Seed: seed, Nodes: 3, Clients: 2, Length: 135 * time.Minute, Think: 20 * time.Second, Gap: 40 * time.Second,
 		Heartbeat: 6 * time.Second, Commit: 1500 * time.Millisecond,
 	}
 }
